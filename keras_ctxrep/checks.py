@@ -45,6 +45,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\
 
 MOST_VALUES = 100_000  # of a YAML text, aliases written out
 LONGEST_NUMBER = 1000  # characters
+_KEYS = re.compile(r'("(?:[^"\\]|\\.)*")\s*:|"(?:[^"\\]|\\.)*"|[{}]')  # in valid JSON; group 1: a key
 
 
 class WrongType(TypeError, ValueError):
@@ -220,6 +221,55 @@ def printable(text: Any, longest: float = 200, keep: str = "") -> str:
     return _UNPRINTABLE.sub(lambda match: match[0] if match[0] in keep else _escaped(match[0]), text)
 
 
+class JSONDecoder(json.JSONDecoder):
+    """A decoder that refuses an object with the same key twice, of which `json` silently takes the last.
+
+    >>> json.loads('{"a": 1, "a": 2}', cls=JSONDecoder)
+    Traceback (most recent call last):
+    ...
+    json.decoder.JSONDecodeError: the key 'a' stands twice in an object: line 1 column 10 (char 9)
+    """
+
+    def __init__(self, **options: Any):
+        super().__init__(object_pairs_hook=_object, **options)
+
+    def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+        try:
+            return super().raw_decode(s, idx)
+        except _RepeatedKey:
+            key, position = _repeated_key(s, idx)
+            raise json.JSONDecodeError(
+                f"the key '{printable(key, 60)}' stands twice in an object", s, position
+            ) from None
+
+
+class _RepeatedKey(Exception):
+    pass
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise _RepeatedKey
+    return values
+
+
+def _repeated_key(text: str, begin: int) -> tuple[str, int]:
+    """The first key that its object has already, and where it stands, of JSON that is valid up to there."""
+    objects: list[set[str]] = []
+    for match in _KEYS.finditer(text, begin):
+        if match[0] == "{":
+            objects.append(set())
+        elif match[0] == "}":
+            objects.pop()
+        elif match[1]:
+            key = json.loads(match[1], strict=False)
+            if key in objects[-1]:
+                return key, match.start()
+            objects[-1].add(key)
+    raise AssertionError("no key stands twice")
+
+
 def read_json(text: bytes | str, **options: Any) -> Any:
     """What a JSON text says.
 
@@ -228,7 +278,8 @@ def read_json(text: bytes | str, **options: Any) -> Any:
         options: of `json.loads`.
 
     Raises:
-        ValueError: it is not JSON; the message says where, and begins so that the name of a file can stand before it.
+        ValueError: it is not JSON, or an object in it has a key twice; the message says where, and begins so that the
+            name of a file can stand before it.
 
     >>> read_json("[" * 100_000)
     Traceback (most recent call last):
@@ -236,7 +287,9 @@ def read_json(text: bytes | str, **options: Any) -> Any:
     ValueError: not JSON: nested too deeply
     """
     try:
-        return json.loads(text, **options)
+        return json.loads(text, cls=JSONDecoder, **options)
+    except json.JSONDecodeError as error:
+        reason = str(error)
     except RecursionError:
         reason = "nested too deeply"
     except UnicodeDecodeError:

@@ -1,6 +1,7 @@
 """The face: `import keras_ctxrep as ctx` and what it gives."""
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 
 import keras_ctxrep as ctx
-from keras_ctxrep import saving
+from keras_ctxrep import recipes, saving
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.inference import keras_engine, model
 from keras_ctxrep.models import bert
 from keras_ctxrep.options import Finetuning
@@ -197,6 +199,42 @@ def test_columns_and_a_fraction_to_choose_by(encoder):
         ctx.finetune((texts, labels), encoder=encoder, epoch=1)
 
 
+@pytest.mark.trains
+@pytest.mark.usefixtures("tflite_in_process")
+def test_labels_keep_their_type(tmp_path, capsys):
+    """In Python, on every engine; in a bundle, a SavedModel, tables and metrics they are text."""
+    texts = [f"{word} {number}" for word in ("red", "blue") for number in range(12)]
+    labels: list = [1] * 12 + [0] * 12
+    data = ([*texts, "red blue"], [*labels, None])
+    options = {"stack": "cnn", "units": 4, "steps": 40, "batch_size": 8, "learning_rate": 0.02}
+    with pytest.raises(ValueError, match=r"the data: row 25: no label: .*skip_bad=True leaves such rows out"):
+        ctx.finetune(data, 0.25, "words", **options)
+    dev = texts, np.array(labels, float)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = ctx.finetune(data, dev, "words", out=tmp_path / "m", skip_bad=True, **options)
+    assert "malformed rows left out: 1\n  the data: row 25: no label" in [str(warning.message) for warning in caught]
+    assert model.bundle.labels == ("0", "1") and model.bundle.settings == {"label_type": "int"}
+    expected = model.predict(texts)
+    assert [answer["label"] for answer in expected] == labels
+    assert all(list(map(type, answer["probabilities"])) == [int, int] for answer in expected)
+    figures = json.loads((tmp_path / "m" / runs.NAME).read_text())["dev"]
+    assert figures["accuracy"] == 1
+    assert recipes.score(tmp_path / "m", (texts, [*map(str, labels)]))["accuracy"] == 1
+    version = model.export(tmp_path / "served")
+    file = model.tflite(tmp_path / "m.tflite")
+    for other in (ctx.load(tmp_path / "m"), ctx.load(version.parent), ctx.load(file)):
+        answers = other.predict(texts)
+        assert [(type(answer["label"]), answer["label"]) for answer in answers] == [(int, label) for label in labels]
+        assert [*answers[0]["probabilities"]] == [0, 1]
+    (tmp_path / "a.txt").write_text("red 1\nblue 2\n")
+    assert main(["predict", str(tmp_path / "m"), "--input", str(tmp_path / "a.txt")]) == 0
+    answer, _ = map(json.loads, capsys.readouterr().out.splitlines())
+    assert answer["label"] == 1 and [*answer["probabilities"]] == ["0", "1"]
+    assert main(["predict", str(tmp_path / "m"), "--input", str(tmp_path / "a.txt"), "--format", "tsv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("red 1\t1\t")
+
+
 def test_pretrain(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat\nthe dog ran\n" * 10)
@@ -214,8 +252,6 @@ def test_what_is_no_model(tmp_path):
 
 
 def test_names_are_read_wherever_a_folder_is(encoder, tmp_path):
-    from keras_ctxrep import recipes
-
     assert recipes.embed(SHIPPED, ["a text"], tmp_path / "vectors.npz", layers="mean") == 1
     assert saving.load_encoder(ctx.zoo.find(SHIPPED)).bundle == encoder.encoder.bundle
     with pytest.raises(ValueError, match=r"no such folder; zoo.find\('bert_4'\) gives that of a published model"):

@@ -92,3 +92,29 @@ def test_incomplete_objects():
         checks.make(Config, [1], "config")
     with pytest.raises(ValueError, match=r"^config\.layers is missing$"):
         checks.make(Config, {}, "config")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{"a": 1, "a": 1}', "'a' stands twice in an object: line 1 column 10 (char 9)"),
+        (
+            b'{"x": {"a": 1},\n"y": {"b": [{"a": 1}, {"a": "}\\"{"}], "a": 2,\n"\\u0061": 3}}',
+            "'a' .*: line 3 column 1 ",
+        ),
+        ('[{"a": "a", "b": "\\"a\\":"}, {"b": 1, "b": 2}]', "'b' .*: line 1 column 38 "),
+        ('{"\\u001b;": 1, "\\u001b;": 2}', r"'\\x1b;' .*: line 1 column 16 "),
+    ],
+)
+def test_a_key_twice_is_refused(text, place):
+    """The reader of requests and of files of JSON that others wrote; `json` takes the last value."""
+    message = place if ".*" in place else re.escape(place)
+    with pytest.raises(ValueError, match=f"^not JSON: the key {message}"):
+        checks.read_json(text)
+
+
+@pytest.mark.parametrize("text", ['{"a": {"a": 1}, "b": [{"a": 2}, {"a": 3}], "c": "a"}', "[1, [2], {}]", " 3 ", '""'])
+def test_other_json_is_read_as_by_json(text):
+    assert checks.read_json(text) == checks.read_json(text.encode()) == json.loads(text)
+    with pytest.raises(ValueError, match=r"^not JSON: Extra data: line 1 column \d+"):
+        checks.read_json(text + ", 1")

@@ -526,8 +526,9 @@ def _pooling(folder: Path) -> dict[str, Any]:
     try:
         entries = read_json((folder / MODULES).read_bytes())
         kinds = {entry["path"]: str(entry.get("type")).rpartition(".")[2] for entry in entries}
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise ValueError(f"{folder / MODULES}: a list of objects that have a path is needed") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = f" ({error})" if isinstance(error, ValueError) else ""
+        raise ValueError(f"{folder / MODULES}: a list of objects that have a path is needed{reason}") from None
     fields: dict[str, Any] = {}
     for path, kind in kinds.items():
         if not isinstance(path, str) or not path or path != Path(path).name:

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_ctxrep import tasks
 from keras_ctxrep.tasks import Task
-from keras_ctxrep.tasks.task import Query, pair_problem
+from keras_ctxrep.tasks.task import Query, label_values, pair_problem
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import available_lines
 from keras_ctxrep.text.features import Marks, Row, check_texts, unknown_pieces
@@ -132,7 +132,9 @@ class Predictor:
         * translate: {"text", "score", "alignment"}, with several beams "n_best", and "unfinished" where it has no end;
         * embed: {"vector"};
 
-        with "truncated": True where the text was longer than the model reads; {"error"} where nothing can be read.
+        with "truncated": True where the text was longer than the model reads; {"error"} where nothing can be read. The
+        labels of a model that was trained on whole numbers, truth values or floats in Python are such, the keys of
+        "probabilities" too; `answers` has their names.
 
     Raises:
         ValueError: the model has no answers to give (a language model without a head), or it reads pairs and is given
@@ -152,6 +154,7 @@ class Predictor:
             )
         self.task = tasks.of_model(bundle)
         self.task.check(bundle)
+        self._label_values = label_values(bundle)
         self.bundle, self.batch_size = bundle, batch_size
         self.pieces = np.zeros(2, np.int64)  # of all texts so far, as of `unknown_pieces`
         self.runner = runner if isinstance(runner, Runner) else Runner(runner)
@@ -162,6 +165,17 @@ class Predictor:
     def __call__(
         self, texts: Sequence[Text], pairs: Sequence[str | None] | None = None, marks: Marks | None = None
     ) -> list[dict]:
+        return [self.typed(answer) for answer in self.answers(texts, pairs, marks)]
+
+    def typed(self, answer: dict) -> dict:
+        """An answer with labels as they were in Python, from one with their names."""
+        plain = "error" in answer or not self._label_values
+        return answer if plain else self.task.typed(answer, self._label_values)
+
+    def answers(
+        self, texts: Sequence[Text], pairs: Sequence[str | None] | None = None, marks: Marks | None = None
+    ) -> list[dict]:
+        """As the call, but labels are text, as those of examples and of the bundle are."""
         texts = check_texts(texts)
         pairs = None if pairs is None else list(pairs)
         if len(texts) and self.bundle.pairs != any(pair is not None for pair in pairs or []):
@@ -280,7 +294,7 @@ class Predictor:
         A tab separates the two texts of a pair.
         Bytes that are not UTF-8 become U+FFFD, which no tokenizer reads, and the answer carries a "warning".
         """
-        return (answer for _, answer in self.answered_lines(available_lines(stream)))
+        return (self.typed(answer) for _, answer in self.answered_lines(available_lines(stream)))
 
     def answered_lines(self, lines: Iterable[Sequence[bytes]]) -> Iterator[tuple[str, dict]]:
         """Each line and its answer, as of `lines`; those that come together are answered together."""

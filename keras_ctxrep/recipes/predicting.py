@@ -93,6 +93,7 @@ def predict(
         else:
             stream = out
         for entry in entries:
+            entry = entry if form != "jsonl" else entry._replace(answer=predictor.typed(entry.answer))
             print(to_text(entry), end="", file=stream, flush=stream is out)
             first = entry.answer["error"] if not answered and "error" in entry.answer else first
             answered += "error" not in entry.answer

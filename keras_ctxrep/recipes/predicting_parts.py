@@ -127,4 +127,4 @@ class _Part:
         predictor = opened_once(self.artifact, self.threads, self.search).predictor
         with atomic_write(self.out / name) as path, open(path, "w", encoding="utf-8", newline="\n") as file:
             for _, answer in predictor.answered_lines(available_lines(self.texts / name)):
-                file.write(json_line(answer))
+                file.write(json_line(predictor.typed(answer)))

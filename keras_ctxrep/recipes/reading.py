@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_ctxrep.tasks import Task
-from keras_ctxrep.text.files import FileRows
+from keras_ctxrep.text.files import FileRows, is_missing
 from keras_ctxrep.version import install_hint
 
 __all__ = ["read", "read_unlabelled", "split"]
@@ -58,7 +58,7 @@ def read(
         return _examples(task, data)
     task.reading.check_columns(columns)
     parsed: Any = ((f" row {number}", partial(dict, row)) for number, row in enumerate(rows, 1))
-    return task.reading.from_rows("the data", parsed, columns, skipped)
+    return task.reading.from_rows(None, parsed, columns, skipped)
 
 
 def read_unlabelled(
@@ -140,10 +140,12 @@ def _is_column(value: Any) -> bool:
 
 
 def _values(column: Any) -> list[Any]:
-    """The values of a column as Python's; None in place of NaN, which frames have for missing values."""
-    values = column if isinstance(column, list) else np.asarray(column, object).tolist()
-    plain = (_plain(value, None) for value in values)
-    return [None if isinstance(value, float) and value != value else value for value in plain]
+    """The values of a column as Python's, None in place of missing ones; a frame's own list keeps whole numbers."""
+    if hasattr(column, "to_list"):
+        column = column.to_list()
+    elif not isinstance(column, list):
+        column = column.tolist() if isinstance(column, np.ma.MaskedArray) else np.asarray(column, object).tolist()
+    return [_plain(value, None) for value in column]
 
 
 def _rows(columns: Mapping[str, list]) -> Iterator[dict[str, Any]]:
@@ -201,7 +203,12 @@ def _prepared(data: str) -> FileRows:
 
 
 def _plain(value: Any, feature: Any) -> Any:
-    """A NumPy row as strings, numbers, lists and dicts; a class number as its name, -1, which is unknown, as None."""
+    """A value as strings, numbers, lists and dicts; a missing one, and the unknown class -1, as None.
+
+    Args:
+        value: of NumPy, or an object.
+        feature: that of TensorFlow Datasets, which has the names of classes, or None.
+    """
     feature = getattr(feature, "feature", feature)  # of a sequence
     if isinstance(value, dict):
         return {name: _plain(item, feature and feature[name]) for name, item in value.items()}
@@ -213,4 +220,6 @@ def _plain(value: Any, feature: Any) -> Any:
         return value.decode("utf-8")
     if hasattr(feature, "int2str"):
         return feature.int2str(int(value)) if value >= 0 else None
+    if is_missing(value):
+        return None
     return value.item() if isinstance(value, (np.generic, np.ndarray)) else value

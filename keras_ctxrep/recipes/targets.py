@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_ctxrep import tasks
 from keras_ctxrep.recipes.reading import Data, read
 from keras_ctxrep.tasks import Task
+from keras_ctxrep.tasks.reading import IN_PYTHON, column_option
 from keras_ctxrep.tasks.task import pair_problem, warn_of_unseen
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
@@ -31,7 +32,8 @@ class Reader:
         task: what they are examples of.
         columns: as of `Task.read`.
         skipped: as of `Task.read`.
-        labels: those that are known; an example with others is given too, and they are warned of once; none: any.
+        labels: those that are known; an example with others is given too, and they are warned of once; none: any. A
+            label that is the same number as one of them, 1.0 as 1, is that one.
         pairs: whether they are pairs of texts; None: if the first one is.
 
     Call:
@@ -45,6 +47,7 @@ class Reader:
     def __init__(self, task: Task, columns=None, skipped: list | None = None, labels: Sequence[str] = (), pairs=None):
         self.task, self.columns, self.skipped, self.pairs = task, columns, skipped, pairs
         self.labels = frozenset(labels)
+        self._same = {_number(label): label for label in labels}
 
     def __call__(self, data: Data, split: str = "train") -> Iterator[Any]:
         pairs, kind, unseen = self.pairs, None, Counter()
@@ -57,16 +60,15 @@ class Reader:
                 kind = own if kind is None else kind
                 message = None if own == kind else f"{own}, and the first example is {kind}: all must be alike"
             if message is None:
-                unseen.update(self.task.unseen(example, self.labels))
+                if unknown := self.task.unseen(example, self.labels):
+                    example = self._renamed(example, unknown)
+                    unseen.update(self.task.unseen(example, self.labels))
                 yield example
                 continue
             source = example.source or repr(str(self.task.query(example).text))[:60]
             if self.skipped is None:
-                remedy = ""
-                if isinstance(data, str | Path) and self.task.labels_of(example) is None:
-                    column = self.task.reading.labelled[0]
-                    remedy = f": --columns {column}=NAME names its column, --skip-bad leaves such rows out"
-                raise ValueError(f"{source}: {message}{remedy}")
+                unlabelled = self.task.labels_of(example) is None
+                raise ValueError(f"{source}: {message}{self._remedy(data, source) if unlabelled else ''}")
             self.skipped.append(f"{source}: {message}")
         warn_of_unseen(unseen, str(data) if isinstance(data, str | Path) else "the data")
 
@@ -76,9 +78,36 @@ class Reader:
             return f"no {self.task.gold}"
         if message := pair_problem(pair, pairs):
             return message
-        if odd := [label for label in labels if not isinstance(label, str)]:
-            return f"label {odd[0]!r}: a label is a string"
+        if odd := [label for label in labels if not isinstance(label, str) or not label]:
+            return f"label {odd[0]!r}: a label is a string" + (" that is not empty" if odd[0] == "" else "")
         return self.task.problem(example)
+
+    def _renamed(self, example: Any, unknown: Sequence[str]) -> Any:
+        """An example with the names that the model has for some labels, where these are the same number."""
+        names = {label: self._same.get(_number(label), label) for label in unknown}
+        gold = getattr(example, self.task.gold)
+        gold = names[gold] if isinstance(gold, str) else tuple(names.get(label, label) for label in gold)
+        return replace(example, **{self.task.gold: gold})
+
+    def _remedy(self, data: Data, source: str) -> str:
+        """What can be done about a row without a label."""
+        in_python = not isinstance(data, str | Path)
+        if in_python and not source.startswith(f"{IN_PYTHON}:"):
+            return ""
+        field, reading = self.task.reading.labelled[0], self.task.reading
+        option, skip = column_option(field, "NAME", in_python), "skip_bad=True" if in_python else "--skip-bad"
+        column = reading.names(self.columns)[field][0]
+        return f": {option} names its column, {skip} leaves such rows out (looked for in column {column!r})"
+
+
+def _number(label: str) -> str:
+    """A label in one form for equal numbers of Python: 1, 1.0 and True.
+
+    >>> _number("True"), _number("2.0"), _number("v2.0")
+    ('1', '2', 'v2.0')
+    """
+    whole = label.removesuffix(".0")
+    return {"False": "0", "True": "1"}.get(label, whole if whole.removeprefix("-").isdecimal() else label)
 
 
 def fitting(

@@ -214,7 +214,7 @@ def _answers(answers: Any, context: str) -> tuple[tuple[str, int], ...] | None:
     except (TypeError, KeyError, ValueError, AttributeError):
         raise ValueError(f'answers {str(answers)[:80]}: they are a list of {{"text", "start"}}') from None
     for text, start in pairs:
-        if not isinstance(text, str) or not isinstance(start, int) or not text.strip():
+        if not isinstance(text, str) or type(start) is not int or not text.strip():
             raise ValueError(f"answer {text!r} at {start!r}: a text and a whole number are needed")
         excerpt = context[start : start + len(text)] if start >= 0 else ""
         if excerpt != text:

@@ -1,7 +1,7 @@
 """Classification: one label for a text or a pair of texts."""
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -37,12 +37,14 @@ class Example:
         text: the text, or the first one.
         label: a class (classify), a number (regress), some classes or none (multilabel); None if it is unknown.
         pair: the second text.
+        types: those of its classes in Python objects, where they need not be text.
     """
 
     text: str
     label: str | float | tuple[str, ...] | None = None
     pair: str | None = None
     source: str = field(default="", compare=False)
+    types: frozenset[type] = field(default=frozenset(), compare=False, repr=False)
 
 
 def class_name(value: Any) -> str | None:
@@ -77,7 +79,8 @@ class TextReading(Reading):
         if pair is not None and not isinstance(pair, str):
             raise ValueError(f"the pair is {pair!r}; it must be a text")
         text, label = record.text("text"), self.label(record.value("label"))
-        yield Example(text, label, None if pair is None else checked_text(pair), record.source)
+        pair = None if pair is None else checked_text(pair)
+        yield Example(text, label, pair, record.source, record.label_types())
 
 
 class TextTask(Task, Distillable):
@@ -240,8 +243,12 @@ class Classify(TextTask):
             raise ValueError(f"positive={label!r}: no label of this model, which has {', '.join(bundle.labels)}")
         return replace(bundle, settings=bundle.settings | {"positive": label})
 
+    def traits(self, example) -> Iterable[Hashable]:
+        return getattr(example, "types", ())
+
     def settings(self, options, traits) -> dict:
-        return {} if options.positive is None else {"positive": options.positive}
+        positive = {} if options.positive is None else {"positive": options.positive}
+        return positive | super().settings(options, traits)
 
     def labels_of(self, example) -> Sequence | None:
         return None if example.label is None else (example.label,)
@@ -281,6 +288,10 @@ class Classify(TextTask):
         best = int(scores.argmax())
         probabilities = dict(zip(bundle.labels, map(float, scores), strict=True))
         return {"label": bundle.labels[best], "score": float(scores[best]), "probabilities": probabilities}
+
+    def typed(self, answer, values) -> dict:
+        probabilities = {values[label]: probability for label, probability in answer["probabilities"].items()}
+        return answer | {"label": values[answer["label"]], "probabilities": probabilities}
 
     def answer_in_graph(self, bundle, scores) -> dict:
         import tensorflow as tf

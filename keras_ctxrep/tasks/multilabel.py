@@ -1,6 +1,6 @@
 """Classification with any number of labels for a text or a pair of texts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -47,6 +47,9 @@ class Multilabel(TextTask):
         "probabilities": "of every label, in their order in the model card",
     }
 
+    def traits(self, example) -> Iterable[Hashable]:
+        return example.types
+
     def labels_of(self, example) -> Sequence | None:
         return example.label
 
@@ -75,6 +78,10 @@ class Multilabel(TextTask):
         probabilities = dict(zip(bundle.labels, map(float, scores), strict=True))
         labels = [label for label, probability in probabilities.items() if probability >= THRESHOLD]
         return {"labels": labels, "probabilities": probabilities}
+
+    def typed(self, answer, values) -> dict:
+        probabilities = {values[label]: probability for label, probability in answer["probabilities"].items()}
+        return answer | {"labels": [values[label] for label in answer["labels"]], "probabilities": probabilities}
 
     def answer_in_graph(self, bundle, scores) -> dict:
         import tensorflow as tf

@@ -12,21 +12,24 @@ from keras_ctxrep.text import files
 __all__ = ["Reading", "Record"]
 
 Columns = Mapping[str, str]
+IN_PYTHON = "the data"  # the source of rows that are Python objects, in messages
 
 
 @dataclass(frozen=True)
 class Record:
-    """A row of a file, whose values are asked for by the fields of an example.
+    """A row, whose values are asked for by the fields of an example.
 
     Attributes:
         row: values by column or key.
         names: field -> names of the columns or keys that it may have.
         source: "FILE:LINE".
+        in_python: whether it is of Python objects, and not of a file.
     """
 
     row: Mapping[str, Any]
     names: Mapping[str, tuple[str, ...]]
     source: str = ""
+    in_python: bool = False
 
     def value(self, field: str) -> Any:
         """The value of the first column or key present, or None; case is ignored where only one can be meant."""
@@ -45,12 +48,28 @@ class Record:
         value = self.value(field)
         if value is not None and not isinstance(value, str):
             raise ValueError(f"{field} {value!r}: a text is needed, not {type(value).__name__}")
-        if value is None or not value.strip():
-            raise ValueError(
-                f"no {field} (key or column {self.names[field][0]!r}); found {sorted(self.row)}: "
-                f"--columns {field}=NAME gives it another name"
-            )
-        return files.checked_text(value)
+        if value is not None and value.strip():
+            return files.checked_text(value)
+        if column := files.key_of(self.row, self.names[field]):
+            raise ValueError(f"no {field} in column {column!r}; fill it, or leave the row out as skip_bad does")
+        raise ValueError(
+            f"no {field} (key or column {self.names[field][0]!r}); found {sorted(self.row)}: "
+            f"{column_option(field, 'NAME', self.in_python)} gives it another name"
+        )
+
+    def label_types(self) -> frozenset[type]:
+        """The types of a label of Python objects, or of its parts; none of a file's, whose labels are text."""
+        value = self.value("label") if self.in_python else None
+        return frozenset(map(type, value if isinstance(value, list) else [] if value is None else [value]))
+
+
+def column_option(field: str, column: str, in_python: bool) -> str:
+    """How the column of a field is named, on the command line or in Python.
+
+    >>> column_option("text", "a b", False), column_option("text", "a b", True)
+    ('--columns text="a b"', 'columns={"text": "a b"}')
+    """
+    return f'columns={{"{field}": "{column}"}}' if in_python else f"--columns {field}={files.quoted(column)}"
 
 
 @dataclass(frozen=True)
@@ -147,12 +166,12 @@ class Reading:
         return {field: name for field, name in (columns or {}).items() if field not in self.labelled}
 
     def from_rows(
-        self, source: str, rows: files.FileRows, columns: Columns | None = None, skipped: list[str] | None = None
+        self, source: str | None, rows: files.FileRows, columns: Columns | None = None, skipped: list[str] | None = None
     ) -> Iterator[Any]:
         """The examples of rows, those that are malformed raised or left out, as `read` does it.
 
         Args:
-            source: of the rows, for messages.
+            source: of the rows, for messages; None: they are Python objects.
             rows: (number, function to a row's values by name), see `text.files.FileRows`.
             columns, skipped: as of `read`.
         """
@@ -166,21 +185,22 @@ class Reading:
             if not isinstance(name, str):
                 raise ValueError(f"columns {key}={name!r}: the name of a column, or its number as a string")
 
-    def _check_trained(self, source: str, row: Mapping[str, Any], given: Collection[str]) -> None:
+    def _check_trained(self, source: str | None, row: Mapping[str, Any], given: Collection[str]) -> None:
         """Warns of fields that a row has under other names than the data that the model was trained from."""
         for name, column in self.trained.items():
             if name in given or column.isdecimal() or isinstance(row, files.Sentence) or files.key_of(row, [column]):
                 continue
             if other := files.key_of(row, self.columns[name]):
+                option = column_option(name, other, source is None)
                 warnings.warn(
-                    f"{source}: no column {column!r}, which the model was trained from; {other!r} is read as its "
-                    f"{name}. --columns {name}={files.quoted(other)} says that it is meant",
+                    f"{source or IN_PYTHON}: no column {column!r}, which the model was trained from; {other!r} is read "
+                    f"as its {name}. {option} says that it is meant",
                     stacklevel=3,
                 )
 
     def _parsed(
         self,
-        source: str,
+        source: str | None,
         rows: files.FileRows,
         columns: Columns | None,
         skipped: list[str] | None,
@@ -188,6 +208,7 @@ class Reading:
     ) -> Iterator[tuple[Mapping[str, Any], Any]]:
         """Rows and their examples, as of `from_rows`; these are made without the values of `hidden`, in lower case."""
         count, first, names, checked = 0, "", self.names(columns), False
+        place = IN_PYTHON if source is None else source
         for number, read in rows:
             try:
                 row = read()
@@ -197,9 +218,9 @@ class Reading:
                 visible: Any = copy.copy(row) if hidden else row
                 for name in [name for name in row if hidden and name.casefold() in hidden]:
                     del visible[name]
-                examples = list(self.examples(Record(visible, names, f"{source}:{number}")))
+                examples = list(self.examples(Record(visible, names, f"{place}:{number}", source is None)))
             except ValueError as error:
-                message = f"{source}:{getattr(error, 'line', number)}: {error}"
+                message = f"{place}:{getattr(error, 'line', number)}: {error}"
                 if skipped is None:
                     raise ValueError(message) from None
                 skipped.append(message)
@@ -209,4 +230,4 @@ class Reading:
                 yield from ((row, example) for example in examples)
         if not count:
             reason = f"no row of it can be read; the first: {first}" if first else "no examples in it"
-            raise ValueError(f"{source}: {reason}")
+            raise ValueError(f"{place}: {reason}")

@@ -34,6 +34,15 @@ def finite_number(value: Any) -> float | None:
     return number
 
 
+def number_problem(value: Any) -> str | None:
+    """What is wrong with the number of an example, if it has one."""
+    try:
+        finite_number(value)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _without_accents(text: str) -> str:
     """A text as a model sees it that removes accents, of which alone a text may consist."""
     return "".join(char for char in unicodedata.normalize("NFD", text) if unicodedata.category(char) != "Mn")
@@ -54,6 +63,8 @@ class Regress(TextTask):
     outputs: ClassVar[Mapping[str, str]] = {"value": "the predicted value"}
 
     def problem(self, example) -> str | None:
+        if message := number_problem(example.label):
+            return message
         if not any(words(_without_accents(text)) for text in (example.text, example.pair or "")):
             return "no words in this text, of which a number could be computed"
         return None

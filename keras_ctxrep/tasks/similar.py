@@ -9,8 +9,8 @@ import numpy as np
 from keras_ctxrep import options
 from keras_ctxrep.options import option
 from keras_ctxrep.tasks.classify import COLUMNS
-from keras_ctxrep.tasks.reading import Reading, Record
-from keras_ctxrep.tasks.regress import finite_number
+from keras_ctxrep.tasks.reading import Reading, Record, column_option
+from keras_ctxrep.tasks.regress import finite_number, number_problem
 from keras_ctxrep.tasks.task import Metrics, Query, Task
 from keras_ctxrep.text import retrieval, scores
 from keras_ctxrep.text.bundle import POOLING
@@ -59,7 +59,8 @@ class PairReading(Reading):
         score = finite_number(record.value("score"))
         for name, value in {"negative": negative, "score": score}.items():
             if value is not None and pair is None:
-                raise ValueError(f"a {name} without a pair: --columns pair=NAME names the column of the second text")
+                option = column_option("pair", "NAME", record.in_python)
+                raise ValueError(f"a {name} without a pair: {option} names the column of the second text")
         if score is not None and negative is not None:
             raise ValueError("a score and a negative: a pair has a score, and a triplet none")
         yield Pair(record.text("text"), pair, score, negative, record.source)
@@ -136,6 +137,9 @@ class Similar(Task):
 
     def kind(self, example) -> str:
         return SCORED if example.score is not None else POSITIVE if example.negative is None else TRIPLET
+
+    def problem(self, example) -> str | None:
+        return number_problem(example.score)
 
     def traits(self, example) -> Iterable[Hashable]:
         return [self.kind(example), *([] if example.score is None else [float(example.score)])]

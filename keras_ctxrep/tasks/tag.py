@@ -1,6 +1,6 @@
 """Tagging: one label for each word, as of named entities or parts of speech."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -27,11 +27,16 @@ __all__ = ["Options", "Tag", "Tagged"]
 
 @dataclass(frozen=True)
 class Tagged:
-    """A sentence split into words, with a tag for each; those of spans in IOB2."""
+    """A sentence split into words, with a tag for each; those of spans in IOB2.
+
+    Attributes:
+        types: those of its tags in Python objects, where they need not be text.
+    """
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None = None
     source: str = field(default="", compare=False)
+    types: frozenset[type] = field(default=frozenset(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class SentenceReading(Reading):
 
     def examples(self, record: Record) -> Iterator[Any]:
         words = checked_words(record.value("text"))
-        yield Tagged(words, checked_tags(words, record.value("label")), record.source)
+        yield Tagged(words, checked_tags(words, record.value("label")), record.source, record.label_types())
 
     def rows(self, path, columns):
         return files.named_rows(path) or self._conll(path, columns)
@@ -104,6 +109,9 @@ class Tag(Task, Distillable, LabelsWords):
     gold = "tags"
     reads = Reads(words=True)
     Options = Options
+
+    def traits(self, example) -> Iterable[Hashable]:
+        return getattr(example, "types", ())
 
     def doubt(self, count, used) -> str | None:
         if count == 1:
@@ -214,6 +222,9 @@ class Tag(Task, Distillable, LabelsWords):
             begin, end = words[first]["start"], words[last - 1]["end"]
             marked.append({"type": kind, "text": sentence[begin:end], "start": begin, "end": end})
         return {"words": words, "entities": marked}
+
+    def typed(self, answer, values) -> dict:
+        return answer | {"words": [word | {"label": values.get(word["label"])} for word in answer["words"]]}
 
     def compute_metrics(self, expected, answers, labels) -> Metrics:
         gold = [example.tags for example in expected]

@@ -34,6 +34,12 @@ __all__ = [
 ]
 
 WORST = 10  # examples in a report
+LABEL_TYPE = "label_type"  # the setting of a model whose labels were not text in Python
+LABEL_TYPES: Mapping[str, Callable[[str], Any]] = {  # and how a label is made of its name
+    "bool": {"False": False, "True": True}.__getitem__,
+    "int": int,
+    "float": float,
+}
 Outputs = Mapping[str, Any]  # a model's outputs for one row, by name
 
 
@@ -218,6 +224,7 @@ class Task(InGraph):
         model_outputs: the outputs of the model that `decode` reads.
         training_outputs: the outputs of the model beside these, while it is trained.
         model_parts: the names of `parts`; the first one reads texts.
+        label_type: of a model, one of `LABEL_TYPES`: what its labels were in Python; None: text.
     """
 
     name: str
@@ -237,11 +244,13 @@ class Task(InGraph):
     model_outputs: ClassVar[tuple[str, ...]] = ("logits",)
     training_outputs: ClassVar[tuple[str, ...]] = ()
     model_parts: ClassVar[tuple[str, ...]] = ("ids",)
+    label_type: str | None = None
 
     def of_model(self, bundle: Bundle) -> Self:
         """This task as a model has it, which reads the columns that the model was trained from before others."""
         task = copy.copy(self)
         task.reading = self.reading.of_model(bundle.columns)
+        task.label_type = bundle.settings.get(LABEL_TYPE)
         return task
 
     def best(self, metric: str, values: Iterable[float]) -> float:
@@ -302,7 +311,9 @@ class Task(InGraph):
 
     def settings(self, options: Any, traits: set[Hashable]) -> dict:
         """Settings of the answers, kept in the bundle, from options of the class `Options` and all examples' traits."""
-        return {}
+        types = {trait.__name__ for trait in traits if isinstance(trait, type)}
+        label_type = self.label_type or (types.pop() if len(types) == 1 else None)
+        return {LABEL_TYPE: label_type} if label_type in LABEL_TYPES else {}
 
     def tuned(self, bundle: Bundle, examples: Sequence[Any], ask: Callable[[Sequence[Any]], list[dict]]) -> Bundle:
         """The bundle with settings that are chosen on development examples, once the model is trained.
@@ -458,6 +469,10 @@ class Task(InGraph):
         """The answer to a query from the outputs of its rows."""
         raise NotImplementedError
 
+    def typed(self, answer: dict, values: Mapping[str, Any]) -> dict:
+        """An answer, which is no error, with its labels as they were in Python, from label -> value."""
+        return answer
+
     def own_fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a file's row that are repeated beside a prediction; {} of a row that has no names for them."""
         return {} if isinstance(row, files.Sentence) else dict(row)
@@ -517,6 +532,22 @@ class Task(InGraph):
     def agreement(self, reference: dict, answer: dict) -> list[tuple[bool, float]]:
         """(same decision, difference of the scores) for each decision in the answers of two engines."""
         raise NotImplementedError
+
+
+def label_values(bundle: Bundle) -> dict[str, Any]:
+    """Label -> what it was in Python, of a model that was trained on labels other than text; else {}.
+
+    Raises:
+        ValueError: a label is not of the type in the bundle.
+
+    >>> label_values(Bundle("elmo", "classify", {}, 8, ("0", "1"), settings={"label_type": "int"}))
+    {'0': 0, '1': 1}
+    """
+    name = bundle.settings.get(LABEL_TYPE)
+    try:
+        return {} if name is None else {label: LABEL_TYPES[name](label) for label in bundle.labels}
+    except (KeyError, ValueError):
+        raise ValueError(f"settings.{LABEL_TYPE}={name!r}: its labels are {', '.join(bundle.labels)}") from None
 
 
 def pair_problem(pair: bool, pairs: bool, model: str | Path = "this model") -> str | None:

@@ -58,7 +58,13 @@ _CHECKED = {  # values of a config that text preparation reads, and the settings
         "pieces": bool,
         "units": Annotated[str, Range(choices=UNITS)],
     },
-    "settings": {"stride": RowCount, "max_answer": RowCount, "null_threshold": float | None, "windows": str},
+    "settings": {
+        "stride": RowCount,
+        "max_answer": RowCount,
+        "null_threshold": float | None,
+        "windows": str,
+        "label_type": str,
+    },
 }
 _CHECKED["extra_embeddings"] = _CHECKED["config"]
 

@@ -38,27 +38,50 @@ def naming_damage(place: Callable[[], str]) -> Iterator[None]:
         raise ValueError(f"{place()}: damaged compressed file ({error})") from None
 
 
-def byte_lines(path: str | Path, longest: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """(line number, line) of a file, without line ends and byte-order mark, plain or compressed.
+def raw_lines(
+    path: str | Path,
+    old_mac: Callable[[bytes], bool] = lambda first: not first.endswith(b"\n"),
+    longest: int | None = None,
+) -> Iterator[tuple[int, bytes]]:
+    r"""(line number, line with its end) of a file, without its byte-order mark, plain or compressed.
+
+    A line ends with "\n" or "\r\n"; in a file of an old Mac, which has no "\n", with "\r".
 
     Args:
         path: the file.
+        old_mac: function from all up to the first "\n" to whether "\r" by itself ends a line too.
         longest: bytes that a line may have; None: any number.
 
     Raises:
         ValueError: the compressed stream is damaged, or a line is longer; the message names file and line.
     """
     number = 0
+
+    def bounded(raw: bytes) -> bytes:
+        if len(raw) == longest:
+            raise ValueError(f"{path}:{number + 1}: a line of {longest:,} bytes or more")
+        return raw
+
     with naming_damage(lambda: f"{path}:{number + 1}"), open_binary(path) as file:
-        for number, raw in enumerate(file if longest is None else iter(lambda: file.readline(longest), b""), 1):
-            if len(raw) == longest:
-                raise ValueError(f"{path}:{number}: a line of {longest:,} bytes or more")
-            raw = raw.rstrip(b"\r\n")
-            yield number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+        first = bounded(file.readline(-1 if longest is None else longest)).removeprefix(codecs.BOM_UTF8)
+        others: Iterable[bytes] = file if longest is None else map(bounded, iter(lambda: file.readline(longest), b""))
+        raw: Iterable[bytes] = itertools.chain([first], others) if first else others
+        if old_mac(first):
+            raw = itertools.chain.from_iterable(line.splitlines(keepends=True) for line in raw)
+        for number, line in enumerate(raw, 1):
+            yield number, line
+
+
+def byte_lines(path: str | Path, longest: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """(line number, line) of a file, without line ends and byte-order mark, see `raw_lines`."""
+    return ((number, raw.rstrip(b"\r\n")) for number, raw in raw_lines(path, longest=longest))
 
 
 def available_lines(source: str | Path | IO[bytes]) -> Iterator[list[bytes]]:
-    """The lines of a file or a byte stream, without line ends and byte-order mark, each time all that can be read."""
+    r"""The lines of a file or a byte stream, without line ends and byte-order mark, each time all that can be read.
+
+    In what has no "\n" at all lines end with "\r", as in `raw_lines`.
+    """
     if isinstance(source, str | Path):
         with naming_damage(lambda: str(source)), open_binary(source) as file:
             yield from available_lines(file)
@@ -71,21 +94,37 @@ def available_lines(source: str | Path | IO[bytes]) -> Iterator[list[bytes]]:
             complete[0], mark = complete[0].removeprefix(mark), b""
             yield [line.removesuffix(b"\r") for line in complete]
     if rest:
-        yield [rest.removeprefix(mark).removesuffix(b"\r")]
+        last = rest.removeprefix(mark).removesuffix(b"\r")
+        yield last.split(b"\r") if mark else [last]
+
+
+def decoded(raw: bytes) -> str:
+    """A line of text, from UTF-8.
+
+    Raises:
+        ValueError: it is not UTF-8, or has a NUL; the message says where.
+    """
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 (byte {error.start}: {error.reason})") from None
+    if "\0" in text:
+        raise ValueError(f"a NUL (byte {raw.index(0)}), as in UTF-16 or in what is no text: save the file as UTF-8")
+    return text
 
 
 def lines(path: str | Path, longest: int | None = None) -> Iterator[tuple[int, str]]:
     """(line number, line) of a UTF-8 text file, as `byte_lines` gives them, of which the arguments are.
 
     Raises:
-        ValueError: a line is not UTF-8 or longer than `longest`, or the compressed stream is damaged; the message names
-            file and line.
+        ValueError: the file is not UTF-8, has a NUL or a line that is longer, or the compressed stream is damaged; the
+            message names file and line.
     """
     for number, raw in byte_lines(path, longest):
         try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}:{number}: not UTF-8 (byte {error.start}: {error.reason})") from None
+            text = decoded(raw)
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: {error}") from None
         yield number, text
 
 

@@ -14,7 +14,8 @@ from operator import ne
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep.text.corpus import OPENERS, byte_lines, open_binary
+from keras_ctxrep.checks import JSONDecoder
+from keras_ctxrep.text.corpus import OPENERS, byte_lines, decoded, open_binary, raw_lines
 
 __all__ = [
     "FileRows",
@@ -120,18 +121,23 @@ def _elements(path: Path, text: str, position: int, kind: str) -> Iterator[tuple
         kind: what an element is, for messages.
     """
     while text[position : position + 1] != "]":
-        try:
-            value, end = json.JSONDecoder().raw_decode(text, position)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}: not JSON: {error}") from None
+        value, end = _element(path, text, position)
         yield position, end, value
         gap = re.compile(r"\s*(,\s*|(?=\]))").match(text, end)
         if gap is None:
             line = text.count("\n", 0, end) + 1
             raise ValueError(f"{path}:{line}: not JSON: {kind} is followed by {text[end : end + 20]!r}")
         position = gap.end()
+
+
+def _element(path: Path, text: str, position: int) -> tuple[Any, int]:
+    """The value that begins at a position, and its end."""
+    try:
+        return JSONDecoder().raw_decode(text, position)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
 
 
 def named_rows(path: Path) -> FileRows | None:
@@ -153,9 +159,27 @@ def _parquet(path: Path) -> FileRows:
         try:
             batches = parquet.ParquetFile(file).iter_batches()
             rows: Any = enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1)
-            yield from ((f" row {number}", partial(dict, row)) for number, row in rows)  # pyright: ignore[reportReturnType]
+            yield from ((f" row {number}", partial(_present, row)) for number, row in rows)  # pyright: ignore[reportReturnType]
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"{path}: no readable Parquet file: {str(error).splitlines()[0]}") from None
+
+
+def _present(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: None if is_missing(value) else value for name, value in row.items()}
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value of a table stands for none: None, NaN, and the NA and NaT of pandas.
+
+    >>> is_missing(float("nan")), is_missing("nan"), is_missing([])
+    (True, False, False)
+    """
+    if isinstance(value, str | list | dict):
+        return False
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):  # no truth value: an array, or the NA of pandas
+        return type(value).__name__ == "NAType"
 
 
 def _cells(raw: bytes | list[str] | csv.Error) -> list[str]:
@@ -177,7 +201,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str] | csv.Error]]:
 
     Commas or semicolons separate the fields, whichever the first line has more of outside quotes, or first.
     """
-    lines = (raw.decode("utf-8", "surrogateescape") + "\n" for _, raw in byte_lines(path))
+    lines = map(_csv_line, (raw for _, raw in raw_lines(path, _old_mac_csv)))
     first = next(lines, "")
     csv.field_size_limit((1 << 31) - 1)  # else 131,072 characters
     try:
@@ -201,6 +225,16 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str] | csv.Error]]:
         begin = reader.line_num + 1
 
 
+def _csv_line(raw: bytes) -> str:
+    """A line with its end, which is "\\r" in a file of an old Mac alone, as a field may have it."""
+    return raw.rstrip(b"\r\n").decode("utf-8", "surrogateescape") + ("\r" if raw.endswith(b"\r") else "\n")
+
+
+def _old_mac_csv(first: bytes) -> bool:
+    """Whether a first line has an end within it, outside quotes: its fields may hold a "\\n" of their own."""
+    return b"\r" in re.sub(rb'"[^"]*("|$)', b"", first.rstrip(b"\r\n"))
+
+
 def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, str]) -> FileRows:
     """The rows of a file with a header: a .csv file as of RFC 4180; others tab-separated, and quotes are text.
 
@@ -219,7 +253,7 @@ def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, 
     Raises:
         ValueError: the header lacks a column or has it twice.
     """
-    tabs = suffix(path) != ".csv" or b"\t" in next(byte_lines(path), (1, b""))[1]
+    tabs = suffix(path) != ".csv" or b"\t" in next(raw_lines(path, _old_mac_csv), (1, b""))[1]
     lines: Iterator[tuple[int, Any]] = byte_lines(path) if tabs else _csv_rows(path)
     needed, plain = next(iter(names)), suffix(path) == ".txt"
     numbers = _numbers(path, columns)
@@ -450,12 +484,16 @@ def squad(path: Path, keys: Sequence[str]) -> FileRows:
         return
     if data_key is None:
         raise ValueError(f'{path}:1: neither the JSON of SQuAD, {{"data": [...]}}, nor an object a line')
-    line, counted = 1, 0
-    for position, end, article in _elements(path, text, data_key.end(), "an article"):
+    line, counted, last = 1, 0, data_key.end()
+    for position, end, article in _elements(path, text, last, "an article"):
+        last = end
         for row in _article(article):
             position = max(position, text.find(json.dumps(row.get("id"), ensure_ascii=False), position, end))
             line, counted = line + text.count("\n", counted, position), position
             yield line, partial(_question, row)
+    articles = slice(data_key.end(), text.index("]", last))
+    around = text[: articles.start] + "\n" * text[articles].count("\n") + text[articles.stop :]
+    _element(path, around, len(text) - len(text.lstrip()))
 
 
 def _article(article: Any) -> Iterator[dict]:
@@ -480,19 +518,11 @@ def checked_text(text: str) -> str:
     return text
 
 
-def decoded(raw: bytes) -> str:
-    """Decodes UTF-8; raises a ValueError that says where it is invalid."""
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 (byte {error.start}: {error.reason})") from None
-
-
 def json_object(raw: bytes) -> dict:
     """Parses the JSON object of a line."""
     text = decoded(raw)
     try:
-        row = json.loads(text)
+        row = json.loads(text, cls=JSONDecoder)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError) as error:  # a number too long, nesting too deep

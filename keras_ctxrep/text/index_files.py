@@ -216,8 +216,8 @@ def write(
             version = 1 + _last_version(folder)
             if replaces is not None and is_index(folder) and manifest_of(folder) != replaces:
                 raise ValueError(
-                    f"{folder}: another process has written it meanwhile, and nothing was changed; open the index again, "
-                    "or run the command again"
+                    f"{folder}: another process has written it meanwhile; it was left as it is: open the index again, or "
+                    "run the command again"
                 )
             names = {kind: f"{kind}.{version}.{suffix}" for kind, suffix in _KINDS.items()}
             count, width, next_id = _write_rows(work, names, batches, storage, next_id)

@@ -125,6 +125,9 @@ def test_a_damaged_json_file(tmp_path):
     (tmp_path / "a.json").write_text('{"count": 5,\n')
     with pytest.raises(ValueError, match=r"a\.json: not JSON: .*: line 2 column 1"):
         parse(config=tmp_path / "a.json")
+    (tmp_path / "a.json").write_text('{"count": 5,\n"count": 6}')
+    with pytest.raises(ValueError, match=r"a\.json:2: not JSON: the key 'count' stands twice"):
+        parse(config=tmp_path / "a.json")
 
 
 def test_the_command_takes_a_file(tmp_path, capsys):

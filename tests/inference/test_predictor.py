@@ -90,6 +90,40 @@ def test_classifier():
         predictor.probabilities(["a", " "])
 
 
+@pytest.mark.parametrize(("kind", "names"), [(int, "01"), (bool, ["False", "True"]), (float, ["0.0", "1.0"])])
+def test_labels_as_they_were_in_python(kind, names):
+    """Those of answers and the keys of their probabilities; lines and examples have text."""
+
+    def run(batch):
+        return {"logits": np.tile([0.0, 9.0], (*batch["mask"].shape[: 1 + (task == "tag")], 1))}
+
+    for task in ("classify", "multilabel", "tag"):
+        fields = tasks.bundle_fields(task, label_type=kind.__name__)
+        bundle = Bundle("elmo", config=CONFIG, max_length=8, labels=tuple(names), **fields)
+        predictor = Predictor(bundle, run)
+        (answer, empty), (text, _) = predictor(["a", ""]), predictor.answers(["a", ""])
+        label, name = (
+            (answer["words"][0]["label"], text["words"][0]["label"])
+            if task == "tag"
+            else (answer["labels"][-1], text["labels"][-1])
+            if task == "multilabel"
+            else (answer["label"], text["label"])
+        )
+        assert (type(label), label, name) == (kind, 1, names[1]) and empty == EMPTY
+        if task != "tag":
+            assert [type(key) for key in answer["probabilities"]] == [kind] * 2
+            assert list(text["probabilities"]) == list(names)
+        example = Tagged(("a",), (names[1],)) if task == "tag" else Example("a", names[1])
+        assert predictor.ask([example]) == [text]
+
+
+@pytest.mark.parametrize("kind", ["int", "bool", "date"])
+def test_labels_that_are_not_of_their_type(kind):
+    bundle = Bundle("elmo", "classify", CONFIG, 8, ("a", "b"), settings={"label_type": kind})
+    with pytest.raises(ValueError, match=f"settings.label_type='{kind}': its labels are a, b"):
+        Predictor(bundle, lambda batch: {})
+
+
 def test_labels_and_logits_must_agree_in_number():
     predictor = Predictor(Bundle("elmo", "classify", CONFIG, 8, ("a", "b")), lambda batch: {"logits": np.zeros((1, 3))})
     with pytest.raises(ValueError, match="zip"):

@@ -12,6 +12,7 @@ import keras_ctxrep
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.cli.main import main
 from keras_ctxrep.recipes import reading
+from keras_ctxrep.recipes.targets import Reader
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.tag import Tagged
@@ -225,6 +226,112 @@ def test_columns_that_have_other_names_or_no_value():
     frame = Frame(Subject=TEXTS, Queue=Series("good", float("nan")))
     examples = list(read("classify", frame, {"text": "Subject", "label": "Queue"}))
     assert examples == [Example("a fine day", "good"), Example("rain", None)]
+
+
+def missing_in(library):
+    """Columns of three labels, of which the second is missing."""
+    if library == "numpy":
+        dates = np.array(["2020-01-01", "NaT", "2020-01-02"], "datetime64[D]")
+        masked = np.ma.array([1, 2, 0], mask=[False, True, False])
+        return [
+            ["x", None, "y"],
+            ["x", np.nan, "y"],
+            np.array(["x", None, "y"], object),
+            np.array([1, np.nan]),
+            masked,
+            dates,
+        ]
+    pandas = pytest.importorskip("pandas")
+    kinds = ("Int64", "Float64", "boolean", "int64", "float64", "object", "category")
+    columns = [pandas.Series([1, None, 0], dtype=kind if kind != "int64" else "float64") for kind in kinds]
+    columns += [pandas.Series(["x", None, "y"], dtype=kind) for kind in ("string", "str", "object", "category")]
+    columns += [pandas.Series(["x", none, "y"], dtype=object) for none in (pandas.NA, pandas.NaT, np.nan)]
+    return [*columns, pandas.Series(pandas.to_datetime(["2020-01-01", None, "2020-01-02"]))]
+
+
+@pytest.mark.parametrize("library", ["numpy", "pandas"])
+def test_a_missing_label_is_no_class(library):
+    """It is refused with its row, its column and the remedy, or left out and counted."""
+    for labels in missing_in(library):
+        texts = ["a", "b", "c"][: len(labels)]
+        for data in ((texts, labels), {"text": texts, "label": labels}):
+            with pytest.raises(ValueError) as raised:
+                list(Reader(tasks.get("classify"))(data))
+            assert str(raised.value) == (
+                'the data: row 2: no label: columns={"label": "NAME"} names its column, skip_bad=True leaves such rows '
+                "out (looked for in column 'label')"
+            )
+            skipped = []
+            left = [example.text for example in Reader(tasks.get("classify"), skipped=skipped)(data)]
+            assert left == [*texts[:1], *texts[2:]] and skipped == ["the data: row 2: no label"]
+
+
+@pytest.mark.parametrize("none", [None, np.nan, "NA", "NaT"])
+@pytest.mark.parametrize(
+    ("task", "columns", "message"),
+    [
+        ("regress", (["a", "b"], [1.0, ...]), "no label: columns="),
+        ("multilabel", (["a", "b"], [[], ...]), "no label: columns="),
+        ("multilabel", (["a", "b"], [[], ["x", ...]]), r"labels \['x', None\]: one of them is empty"),
+        ("tag", ([["a"], ["b", "c"]], [["O"], ...]), "no tags: columns="),
+        ("tag", ([["a"], ["b", "c"]], [["O"], ["O", ...]]), "word 2, 'c', has no tag"),
+        ("tag", ([["a"], ["b", ...]], [["O"], ["O", "O"]]), "None is not a word"),
+        ("answer", (["a", "b"], ["c", "d"], [[], ...]), "no answers: columns="),
+        ("answer", (["a", "b"], ["c", ...], [[], []]), "no context in column 'context'"),
+        ("similar", (["a", "b"], ["c", ...]), "no pair: columns="),
+        (
+            "similar",
+            (["a", "b"], ["c", "d"], [0.5, ...]),
+            "a pair without a score, and the first example is a pair with",
+        ),
+        ("translate", (["a", "b"], ["c", ...]), "no targets: columns="),
+        ("classify", (["a", ...], ["x", "y"]), "no text in column 'text'; fill it"),
+        ("classify", (["a", "b"], ["c", ...], ["x", "y"]), "one text; this model reads a pair of texts"),
+    ],
+)
+def test_what_is_missing_in_python_names_its_row(task, columns, message, none):
+    if isinstance(none, str):
+        none = getattr(pytest.importorskip("pandas"), none)
+
+    def filled(value):
+        return none if value is ... else [*map(filled, value)] if isinstance(value, list) else value
+
+    data = tuple(filled(column) for column in columns)
+    with pytest.raises(ValueError, match=f"^the data: row 2: {message}"):
+        list(Reader(tasks.get(task))(data))
+    skipped = []
+    assert len(list(Reader(tasks.get(task), skipped=skipped)(data))) == 1
+    assert [text.partition(": ")[2].partition(": ")[0] for text in skipped] == ["row 2"]
+
+
+def test_words_that_look_like_missing_values_are_labels():
+    words = ["None", "nan", "NaN", "NA", "<NA>", "NaT", "null"]
+    assert [example.label for example in read("classify", (["a"] * len(words), words))] == words
+
+
+def test_messages_about_python_objects_name_keywords():
+    frame = Frame(body=Series(*TEXTS), label=Series(*LABELS))
+    with pytest.raises(ValueError, match=r'found \[.*\]: columns={"text": "NAME"} gives it another name$'):
+        list(read("classify", frame))
+    with pytest.raises(
+        ValueError, match=r"^the data: row 2: no text in column 'body'; fill it, or leave the row out as"
+    ):
+        list(read("classify", Frame(body=Series("a", " "), label=Series(*LABELS)), {"text": "body"}))
+    with pytest.raises(ValueError, match=r'a score without a pair: columns={"pair": "NAME"} names'):
+        list(read("similar", {"text": ["a"], "score": [1.0]}))
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [([1, 0], {int}), (np.array([1, 0]), {int}), ([True, False], {bool}), (np.array([1.0, 0.0]), {float})],
+)
+def test_the_types_of_labels(labels, expected, tmp_path):
+    assert {kind for example in read("classify", (TEXTS, labels)) for kind in example.types} == expected
+    lists = [[label] for label in labels]
+    assert {kind for example in read("multilabel", (TEXTS, lists)) for kind in example.types} == expected
+    assert {kind for example in read("tag", ([["a"]] * 2, lists)) for kind in example.types} == expected
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": "a", "label": 1}) + "\n" for _ in labels))
+    assert not any(example.types for example in read("classify", tmp_path / "a.jsonl"))  # of files they are text
 
 
 @pytest.mark.parametrize(

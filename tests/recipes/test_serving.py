@@ -210,6 +210,14 @@ def test_texts_without_words_of_a_file(made):
     assert status == 400 and "row 1: no words in this text" in answer["error"]
 
 
+def test_labels_that_are_numbers_in_python_are_strings(tmp_path, tflite_in_process):
+    """As a SavedModel has them."""
+    folder = tiny.save(tmp_path / "m", tiny.bundle("classify", labels=("0", "1"), settings={"label_type": "int"}))
+    with running(quantize.convert(folder, tmp_path / "m.tflite", "none")) as url:
+        _, answer = send(url, "/v1/models/m:predict", {"instances": TEXTS})
+    assert {row["label"] for row in answer["predictions"]} <= {"0", "1"}
+
+
 def test_what_is_no_model(tmp_path):
     with pytest.raises(ValueError, match="no SavedModel in it"), opened(tmp_path):
         pass

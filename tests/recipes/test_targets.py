@@ -12,6 +12,7 @@ from keras_ctxrep.recipes import targets
 from keras_ctxrep.recipes.targets import Reader
 from keras_ctxrep.tasks.answer import Question, answer_positions
 from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.tasks.similar import Pair
 from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import WordPieceFeatures
@@ -183,6 +184,47 @@ def test_rows_of_a_file_without_a_label_name_the_remedy(tmp_path):
     (tmp_path / "a.tsv").write_text("text\tgold\nx\ty\n")
     with pytest.raises(ValueError, match=r"a\.tsv:2: no label: --columns label=NAME names its column, --skip-bad"):
         list(Reader(tasks.get("classify"))(tmp_path / "a.tsv"))
+    (tmp_path / "a.tsv").write_text("text\tgold\nx\t\n")
+    with pytest.raises(ValueError, match=r"a\.tsv:2: no label: .* such rows out \(looked for in column 'gold'\)$"):
+        list(Reader(tasks.get("classify"), {"label": "gold"})(tmp_path / "a.tsv"))
+
+
+@pytest.mark.parametrize(
+    ("task", "example", "message"),
+    [
+        ("classify", Example("x", ""), "label '': a label is a string that is not empty"),
+        ("multilabel", Example("x", ("a", None)), "label None: a label is a string"),
+        ("tag", Tagged(("x", "y"), ("O", "")), "label '': a label is a string that is not empty"),
+        ("regress", Example("x", float("nan")), "label nan is not a finite number"),
+        ("similar", Pair("x", "y", float("nan")), "label nan is not a finite number"),
+    ],
+)
+def test_missing_labels_of_examples(task, example, message):
+    with pytest.raises(ValueError, match=f": {message}$"):
+        list(Reader(tasks.get(task))([example]))
+
+
+@pytest.mark.parametrize(
+    ("known", "labels", "expected"),
+    [
+        ("01", [1, 0.0, True, "1", "1.0"], list("10111")),
+        (["0.0", "1.0"], [1, 0.0, "0"], ["1.0", "0.0", "0.0"]),
+        (["False", "True"], [True, 1, 0.0], ["True", "True", "False"]),
+    ],
+)
+def test_a_label_is_the_known_one_that_is_the_same_number(known, labels, expected):
+    """Of development data in another type than the training data."""
+    examples = Reader(tasks.get("classify"), labels=known)((["a text"] * len(labels), labels))
+    assert [example.label for example in examples] == expected
+    (example,) = Reader(tasks.get("multilabel"), labels=known)({"text": ["x"], "labels": [labels]})
+    assert set(example.label) == {*expected}
+
+
+@pytest.mark.parametrize("label", ["2", "01", "1.00", "v1.0", "1.5"])
+def test_a_label_that_is_no_known_number_stays(label):
+    with pytest.warns(UserWarning, match="labels that the model cannot predict"):
+        (example,) = Reader(tasks.get("classify"), labels=["0", "1", "v1"])((["a text"], [label]))
+    assert example.label == label
 
 
 def test_false_values_are_labels():

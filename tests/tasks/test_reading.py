@@ -63,6 +63,9 @@ def test_parquet(write, suffix, tmp_path, monkeypatch):
     assert list(read("classify", path, skipped=skipped)) == [Example("fine", "1"), Example("rain", "0")]
     assert len(skipped) == 1 and skipped[0].startswith(f"{path}: row 2: no text")
     assert list(read("tag", put({"words": [["a", "b"]], "tags": [["O", "B-X"]]}))) == [Tagged(("a", "b"), ("O", "B-X"))]
+    missing = put({"text": ["fine", "rain"], "label": pyarrow.array([1.0, float("nan")], from_pandas=False)})
+    assert list(read("classify", missing)) == [Example("fine", "1.0"), Example("rain", None)]
+    assert list(read("regress", missing)) == [Example("fine", 1.0), Example("rain", None)]
     answers = [{"text": ["b"], "answer_start": [2]}]
     (question,) = read("answer", put({"question": ["q"], "context": ["a b"], "answers": answers}))
     assert question.answers == (("b", 2),)
@@ -122,8 +125,19 @@ def test_tables_accepts(write, name, content, expected):
         ("a.jsonl", '{"text": "a", "label": ' + "1" * 5000 + "}", r"a\.jsonl:1: not JSON"),
         ("a.jsonl", "[" * 100_000, r"a\.jsonl:1: not JSON"),
         ("a.jsonl.gz", DAMAGED, r"a\.jsonl\.gz:\d: damaged compressed file"),
+        ("a.jsonl", '{"text": "a"}\n{"text": "b", "label": "x", "label": "y"}\n',
+         r"a\.jsonl:2: not JSON: the key 'label' stands twice in an object at column 29$"),
+        ("a.json", '[{"text": "a"},\n{"text": "b",\n"\\u0074ext": "c"}]',
+         r"a\.json:3: not JSON: the key 'text' stands twice in an object at column 1$"),
+        ("a.jsonl", '{"text": "a", "more": [{"x": 1, "y": "x:", "z": {"x": 2}}, {"x": 1, "x": 2}]}',
+         r"the key 'x' .* at column 69$"),
+        ("a.tsv", "text\tlabel\na\tx\nb\0c\tx\n", r"a\.tsv:3: a NUL \(byte 1\), as in UTF-16"),
+        ("a.tsv", "te\0xt\tlabel\na\tx\n", r"a\.tsv:1: a NUL"),
+        ("a.csv", 'text,label\n"a\nb\0",x\n', r"a\.csv:2: (a NUL|not CSV: line contains NUL)"),
+        ("a.txt", "a\nb\0\n", r"a\.txt:2: a NUL"),
+        ("a.jsonl", '{"text": "a\0"}', r"a\.jsonl:1: a NUL"),
     ],
-)
+)  # fmt: skip
 def test_tables_refuses(write, name, content, message):
     with pytest.raises(ValueError, match=message):
         list(read("classify", write(name, content)))
@@ -362,6 +376,13 @@ def squad(**changes):
         ("answer", "a.json", '{"data": []}', {}, r"a\.json: no examples in it"),
         ("answer", "a.json", "", {}, r"a\.json:1: neither"),
         ("tag", "a.conll", "\n-DOCSTART- O\n\n", {}, r"a\.conll: no examples in it"),
+        ("tag", "a.conll", "a\tO\nb\tO\0\n", {}, r":2: a NUL \(byte 1\)"),
+        ("answer", "a.json", squad(answers=[{"text": "n", "answer_start": True}]), {},
+         r":1: question 'q': answer 'n' at True: a text and a whole number are needed"),
+        ("answer", "a.json", squad(answers={"text": ["n"], "answer_start": [True]}), {}, r"answer 'n' at True"),
+        ("answer", "a.json", squad().replace('"id": "q"', '"id": "q", "id": "p"'), {}, r":1: .* 'id' stands twice"),
+        ("answer", "a.json", '{"version": "1",\n"data": [\n],\n"version": "2"}', {}, r":4: .* 'version' stands twice"),
+        ("answer", "a.json", squad()[:-1] + ',\n"data": []}', {}, r":2: not JSON: the key 'data' stands twice"),
     ],
 )  # fmt: skip
 def test_read_refuses(write, task, name, content, columns, message):
@@ -385,6 +406,59 @@ def test_malformed_rows_are_left_out_if_asked(write, task, name, content, count,
     path = write(name, content)
     assert len(list(read(task, path, skipped=skipped))) == count
     assert [message.partition(": ")[0] for message in skipped] == [f"{path}:{line}" for line in bad]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("task", "name", "content", "expected", "lines"),
+    [
+        ("classify", "a.tsv", "\ufefftext\tlabel\ra\tx\r\rb\ty", [Example("a", "x"), Example("b", "y")], [2, 4]),
+        ("classify", "a.txt", "a b\rc\r", [Example("a b"), Example("c")], [1, 2]),
+        ("classify", "a.csv", 'text,label\r"a\rb",x\rc,y\r', [Example("a\rb", "x"), Example("c", "y")], [2, 4]),
+        ("classify", "a.csv", 'text,label\r"a,\n""b",x\rc,y\r', [Example('a,\n"b', "x"), Example("c", "y")], [2, 4]),
+        ("classify", "a.csv", 'text\tlabel\ra\tx\rb\ty', [Example("a", "x"), Example("b", "y")], [2, 3]),
+        ("classify", "a.csv", 'text,label\n"a\rb",x\nc,y\n', [Example("a\rb", "x"), Example("c", "y")], [2, 3]),
+        ("classify", "a.csv", '"te\rxt",text,label\n1,a,x\n', [Example("a", "x")], [2]),
+        ("classify", "a.jsonl", '{"text": "a"}\r{"text": "b"}\r', [Example("a"), Example("b")], [1, 2]),
+        ("tag", "a.conll", "a\tO\rb\tX\r\rc\tO\r", [Tagged(("a", "b"), ("O", "X")), Tagged(("c",), ("O",))], [1, 4]),
+    ],
+)  # fmt: skip
+def test_line_ends_of_an_old_mac(write, task, name, content, expected, lines, suffix):
+    r"""A "\r" by itself ends a line where no "\n" does, and is text in quotes and in other files."""
+    path = write(name + suffix, COMPRESS[suffix](content.encode()))
+    examples = list(read(task, path))
+    assert examples == expected and [example.source for example in examples] == [f"{path}:{line}" for line in lines]
+
+
+def test_squad_with_line_ends_of_an_old_mac(write):
+    path = write("a.json", json.dumps(SQUAD, indent=1).replace("\n", "\r"))
+    assert list(read("answer", path)) == QUESTIONS
+    assert [example.source for example in read("answer", path)] == [
+        example.source for example in read("answer", write("a.json", json.dumps(SQUAD, indent=1)))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": " "}, "no text in column 'text'; fill it, or leave the row out as skip_bad does"),
+        ({"Text": None}, "no text in column 'Text'; fill it, or"),
+        ({"body": "a"}, r"no text \(key or column 'text'\); found \['body'\]: --columns text=NAME gives"),
+    ],
+)
+def test_a_text_that_is_empty_and_one_that_has_no_column(write, row, message):
+    with pytest.raises(ValueError, match=rf"a\.jsonl:1: {message}"):
+        list(read("classify", write("a.jsonl", json.dumps(row))))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.csv", "text,label\n{}\n"), ("a.tsv", "text\tlabel\n{}\n"), ("a.jsonl", '{{"text": "a", "label": "{}"}}\n')],
+)
+@pytest.mark.parametrize("word", ["None", "NaN", "NA", "nan", "<NA>", "NaT", "null"])
+def test_words_that_look_like_missing_values_are_labels(write, name, content, word):
+    separator = {"a.csv": "a,", "a.tsv": "a\t"}.get(name, "")
+    assert list(read("classify", write(name, content.format(separator + word)))) == [Example("a", word)]
 
 
 @pytest.mark.parametrize(

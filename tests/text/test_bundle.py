@@ -199,6 +199,15 @@ def test_damaged_json(folder, content):
         bundles.load(folder)
 
 
+def test_a_key_twice(folder):
+    file = folder / bundles.NAME
+    file.write_text(file.read_text(encoding="utf-8").replace('"task":', '"task": "tag",\n "task":', 1), "utf-8")
+    with pytest.raises(
+        ValueError, match=r"model: bundle\.json is damaged .*: the key 'task' stands twice .*: line \d+ col"
+    ):
+        bundles.load(folder)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

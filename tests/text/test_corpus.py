@@ -36,6 +36,33 @@ def test_not_utf8_names_file_and_line(write):
         list(lines(write("a.txt", b"one\ntwo\nx\xff\n")))
 
 
+def test_a_nul_names_file_and_line(write):
+    with pytest.raises(ValueError, match=r"a\.txt:2: a NUL \(byte 3\), as in UTF-16 .*: save the file as UTF-8"):
+        list(lines(write("a.txt", "one\ntwo\0\n")))
+    with pytest.raises(ValueError, match=r"b\.txt:1: a NUL"):
+        list(lines(write("b.txt", "one\ntwo\n".encode("utf-16-le"))))
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("\ufeffone\r\rtwo\r", ["one", "", "two"]),
+        ("one\rtwo", ["one", "two"]),
+        ("one\rtwo\n", ["one\rtwo"]),
+        ("one\r\ntwo\rthree\r\n", ["one", "two\rthree"]),
+        ("one\r", ["one"]),
+        ("one", ["one"]),
+        ("", []),
+    ],
+)
+def test_lines_of_an_old_mac(write, content, expected, suffix):
+    r"""A "\r" ends a line if the file has no "\n"."""
+    path = write(f"a.txt{suffix}", COMPRESS[suffix](content.encode()))
+    assert list(lines(path)) == [*enumerate(expected, 1)]
+    assert [line.decode() for part in corpus.available_lines(path) for line in part] == expected
+
+
 BODY = "".join(f"line {number} {number * 7919 % 1000}\n" for number in range(5000)).encode()
 
 
