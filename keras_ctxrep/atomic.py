@@ -8,7 +8,8 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 try:
@@ -30,6 +31,7 @@ __all__ = [
 
 _REPLACED = "replaced"  # in a temporary folder: the old folder that is being replaced
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_locked: ContextVar[frozenset[str]] = ContextVar("_locked", default=frozenset())  # the folders of this thread
 
 
 class NoSpace(OSError):
@@ -193,25 +195,46 @@ def _lack_of_space(error: Exception) -> str | None:
 def lock_folder(folder: str | Path) -> Iterator[None]:
     """Keeps other processes from writing in the same folder, on systems and disks that lock files.
 
+    The folder is made if it is missing, and is not left behind empty. A lock within a lock of the same folder is that.
+
     Raises:
         ValueError: another process is writing in it.
+        OSError: an error of a file came up inside, and the folder is none any more, or cannot be written.
     """
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    if fcntl is None:
+    folder, name = Path(folder), os.path.realpath(folder)
+    if name in _locked.get():
         yield
         return
+    missing = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = None if fcntl is None else _locked_descriptor(folder)
+    token = _locked.set(_locked.get() | {name})
+    try:
+        yield
+    except OSError as error:
+        if folder.is_dir() and os.access(folder, os.W_OK):
+            raise
+        raise OSError(f"{folder}: make it a folder that can be written, and start again: {error}") from error
+    finally:
+        _locked.reset(token)
+        if missing:
+            with suppress(OSError):  # it has files, or is gone
+                folder.rmdir()
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _locked_descriptor(folder: Path) -> int:
+    """Of a folder that is locked until it is closed."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # pyright: ignore[reportOptionalMemberAccess]
     except BlockingIOError:
         os.close(descriptor)
         raise ValueError(f"{folder}: another process is writing in it; wait for it, or stop it") from None
     except OSError:  # a network disk without locks
         pass
-    try:
-        yield
-    finally:
-        os.close(descriptor)
+    return descriptor
 
 
 def _lives(process: int) -> bool:

@@ -635,6 +635,7 @@ class StaticDistillation(Seeded):
         10, "evaluations, evenly spaced; of 2.5 the third is at the end", "schedule", above=0
     )
     overwrite: bool = option(False, "replace the finished model of another run in --out", "output", neutral=True)
+    checkpoint_minutes: float = option(5.0, "time between two checkpoints", "output", least=0, neutral=True)
 
     fit = Schedule.fit
 

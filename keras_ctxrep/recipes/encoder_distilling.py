@@ -29,7 +29,7 @@ from keras_ctxrep.text.corpus import sample, shuffled
 from keras_ctxrep.text.features import Reads, Row, WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep.training import fit, pipeline
-from keras_ctxrep.training.runs import RunRecord, check_replaceable
+from keras_ctxrep.training.runs import RunRecord, check_replaceable, writing
 from keras_ctxrep.training.strategy import choose, scope
 
 __all__ = ["distill_encoder"]
@@ -71,6 +71,11 @@ def distill_encoder(
             model of another run and `overwrite` is not set.
     """
     strategy = choose(options.strategy)
+    with writing(out, strategy):
+        return _distill(teacher, corpus, out, report, options, strategy)
+
+
+def _distill(teacher, corpus: Sequence[str | Path], out, report, options: EncoderDistillation, strategy) -> list[dict]:
     folder, source = teacher_of_run(teacher, corpus, out)
     if not isinstance(source.bundle.features, WordPieceFeatures) or "layers" not in source.bundle.config:
         raise ValueError(f"{teacher}: a model of the family {source.bundle.family!r}; the teacher has to be a BERT")

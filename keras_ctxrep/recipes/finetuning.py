@@ -48,7 +48,7 @@ from keras_ctxrep.text.tokens import split_words
 from keras_ctxrep.training import fit
 from keras_ctxrep.training.frozen import FrozenOutputs
 from keras_ctxrep.training.progress import evaluation_bar
-from keras_ctxrep.training.runs import RunRecord, check_replaceable
+from keras_ctxrep.training.runs import RunRecord, check_replaceable, writing
 from keras_ctxrep.training.strategy import choose, is_chief, scope, several_workers
 
 __all__ = ["finetune"]
@@ -194,10 +194,14 @@ class Run:
         self, report: Callable[[dict], None] | None = None, announce: Callable[[str], object] | None = None
     ) -> list[dict]:
         """Trains the model and writes its folder."""
-        options, task = self.options, self.task
         self.check()
-        strategy = choose(options.strategy)  # before the first model
-        check_devices(options.batch_size, options.precision, strategy)
+        strategy = choose(self.options.strategy)  # before the first model
+        check_devices(self.options.batch_size, self.options.precision, strategy)
+        with writing(self.out, strategy):
+            return self._train(strategy, report, announce)
+
+    def _train(self, strategy, report, announce) -> list[dict]:
+        options, task = self.options, self.task
         keras.utils.set_random_seed(options.seed)
         record = self.record()
         check_replaceable(self.out, record.identity, options.overwrite)
@@ -207,7 +211,7 @@ class Run:
         survey = self.survey()
         dev_set = [*Reader(task, self.dev_columns, self.skipped, survey.labels, survey.pairs)(dev, "validation")]
         if self.skipped:
-            warnings.warn(skipped_rows(self.skipped), stacklevel=4)
+            warnings.warn(skipped_rows(self.skipped), stacklevel=5)
         loss = self.loss(survey)
         with scope(options.precision, strategy):
             assembled = self.assemble(survey)
@@ -220,7 +224,7 @@ class Run:
             evaluate(model)  # an error is raised before the training
         rows = (row for rows, _ in encoded_examples(bundle, dev_set[:ENCODED]) for row in rows)
         if message := unread(unknown_pieces(bundle.features, rows), dev_name):
-            warnings.warn(message, stacklevel=4)
+            warnings.warn(message, stacklevel=5)
         survey = self._with_words(survey, bundle)
         replicas = strategy.num_replicas_in_sync
         rows = min(options.batch_size, max(1, survey.count // replicas) * replicas)  # the same on all devices
@@ -277,7 +281,7 @@ class Run:
         self.check_pairs(survey.pairs)
         survey.labels = self.task.labels(survey.used, self.name, self.task_options)
         if doubt := self.task.doubt(survey.count, survey.used):
-            warnings.warn(f"{self.name}: {doubt}", stacklevel=5)
+            warnings.warn(f"{self.name}: {doubt}", stacklevel=6)
         return survey
 
     def check_pairs(self, pairs: bool) -> None:
@@ -403,7 +407,7 @@ class Run:
             warnings.warn(
                 f"unfreeze={interval}: {len(left)} of {layers} layers stay frozen to the end; "
                 f"unfreeze={steps / epoch / (layers + 1):.2g} would train all of them",
-                stacklevel=6,
+                stacklevel=7,
             )
         return starts
 

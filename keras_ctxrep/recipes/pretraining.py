@@ -26,7 +26,7 @@ from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, piece_ids, segment_pairs, single_segments
 from keras_ctxrep.text.tokens import WordPiece, split_words
 from keras_ctxrep.training import fit, pipeline
-from keras_ctxrep.training.runs import RunRecord, check_replaceable
+from keras_ctxrep.training.runs import RunRecord, check_replaceable, writing
 from keras_ctxrep.training.strategy import choose, is_chief, scope
 
 __all__ = ["pretrain"]
@@ -77,6 +77,11 @@ def pretrain(
     _check(family, corpus, out, options)
     strategy = choose(options.strategy)  # before the first model
     check_devices(options.batch_size, options.precision, strategy)
+    with writing(out, strategy):
+        return _pretrain(family, corpus, out, report, options, strategy)
+
+
+def _pretrain(family: str, corpus: Sequence[str | Path], out, report, options: Pretraining, strategy) -> list[dict]:
     source, initial, config = _start(family, options)
     plan = _PLANS[family](corpus, options, initial, config)
     run = RunRecord.of("pretrain", options, family=family, corpus=[Path(path) for path in corpus])
@@ -174,7 +179,7 @@ def _copy_common_layers(source: keras.Model, initial: Any, model: keras.Model, b
     fresh = [layer.name for layer in model.layers if layer.trainable_weights and layer.name not in common]
     copy_weights(source, model, skip=fresh)
     if fresh:
-        warnings.warn(f"{init} has no {', '.join(fresh)} that fits: trained from random weights", stacklevel=3)
+        warnings.warn(f"{init} has no {', '.join(fresh)} that fits: trained from random weights", stacklevel=5)
 
 
 def _language_modelling(corpus: Sequence[str | Path], options: Pretraining, initial: Any, config: Any) -> _Plan:

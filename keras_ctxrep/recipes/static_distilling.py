@@ -72,6 +72,11 @@ def distill_static(
         ValueError: the teacher reads no word pieces or is narrower than `dims`, there is too little text, or `out` has
             the finished model of another run and `overwrite` is not set.
     """
+    with lock_folder(out):
+        return _distill(teacher, corpus, out, report, options)
+
+
+def _distill(teacher, corpus: Sequence[str | Path], out, report, options: StaticDistillation) -> list[dict]:
     folder, source = teacher_of_run(teacher, corpus, out)
     width = source.model.output["vector"].shape[-1]
     features = source.bundle.features
@@ -86,16 +91,15 @@ def distill_static(
     bundle = _student(source.bundle, counts, options)
     keras.utils.set_random_seed(options.seed)
     cache = Path(out) / f"teacher-{run.identity}"
-    with lock_folder(out):
-        for old in set(Path(out).glob("teacher-*")) - {cache}:  # of a run with other options
-            shutil.rmtree(old)
-        vectors = _teacher_vectors(source, sentences, options.max_length, cache)
-        axes = _axes(vectors, options.dims)
-        targets = unit(vectors.astype(np.float32) @ axes).astype(np.float16)
-        model = saving.build(bundle)
-        own: Any = bundle.features
-        table = _first_table(source, bundle, axes, count_pieces(own.wordpiece, sentences), options.sif)
-        model.get_layer("word_embedding").set_weights([table])
+    for old in set(Path(out).glob("teacher-*")) - {cache}:  # of a run with other options
+        shutil.rmtree(old)
+    vectors = _teacher_vectors(source, sentences, options.max_length, cache)
+    axes = _axes(vectors, options.dims)
+    targets = unit(vectors.astype(np.float32) @ axes).astype(np.float16)
+    model = saving.build(bundle)
+    own: Any = bundle.features
+    table = _first_table(source, bundle, axes, count_pieces(own.wordpiece, sentences), options.sif)
+    model.get_layer("word_embedding").set_weights([table])
     history = _taught(model, bundle, sentences, targets, options, report, out, run.identity)
     table = model.get_layer("word_embedding").get_weights()[0]
     table[_specials(bundle)] = 0

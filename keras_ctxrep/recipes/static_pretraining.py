@@ -68,11 +68,18 @@ def pretrain_static(
     if isinstance(corpus, str | Path):
         raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
     strategy = choose(options.strategy)
+    if several_workers(strategy):
+        raise ValueError("static word vectors are trained by one machine; leave out TF_CONFIG")
+    with lock_folder(out):
+        return _pretrain(corpus, out, report, options, strategy)
+
+
+def _pretrain(corpus: Sequence[str | Path], out, report, options: StaticPretraining, strategy) -> list[dict]:
     adagrad, batch_size = _batch_size(options, strategy.num_replicas_in_sync)
     run = RunRecord.of("pretrain_static", options, corpus=[Path(path) for path in corpus])
     check_replaceable(out, run.identity, options.overwrite)
     Path(out).mkdir(parents=True, exist_ok=True)
-    ids = _encoded(corpus, Path(out) / f"words-{run.identity}", options, strategy)
+    ids = _encoded(corpus, Path(out) / f"words-{run.identity}", options)
     counts = ids.counts(options.min_count, options.vocab_size)
     if not counts.words:
         raise ValueError(f"no word occurs {options.min_count} times (min_count): lower it, or give more text")
@@ -105,16 +112,13 @@ def _batch_size(options: StaticPretraining, replicas: int) -> tuple[bool, int]:
     return adagrad, size
 
 
-def _encoded(corpus: Sequence[str | Path], folder: Path, options: StaticPretraining, strategy) -> EncodedCorpus:
+def _encoded(corpus: Sequence[str | Path], folder: Path, options: StaticPretraining) -> EncodedCorpus:
     """The corpus as numbers, of an interrupted run those that are there."""
-    if several_workers(strategy):
-        raise ValueError("static word vectors are trained by one machine; leave out TF_CONFIG")
-    with lock_folder(folder.parent):
-        for old in set(folder.parent.glob("words-*")) - {folder}:  # of a run with other options
-            shutil.rmtree(old)
-        if folder.is_dir():
-            return EncodedCorpus(folder)
-        return encode_corpus(corpora.watched(documents(corpus)), folder, lowercase=not options.cased)
+    for old in set(folder.parent.glob("words-*")) - {folder}:  # of a run with other options
+        shutil.rmtree(old)
+    if folder.is_dir():
+        return EncodedCorpus(folder)
+    return encode_corpus(corpora.watched(documents(corpus)), folder, lowercase=not options.cased)
 
 
 def _bundle(counts: WordCounts, options: StaticPretraining) -> Bundle:

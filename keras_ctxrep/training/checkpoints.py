@@ -104,7 +104,10 @@ class Checkpoint(keras.callbacks.Callback):
     @property
     def resume_hint(self) -> str:
         """The checkpoint that the run can resume from, to be added to the message of an error; "" if there is none."""
-        saved = _saved_state(self.folder)
+        try:
+            saved = _saved_state(self.folder)
+        except (OSError, ValueError):  # the folder is none any more: not the error that is raised
+            return ""
         return f"; the checkpoint of step {saved['step']} is kept in {self.folder}" if saved else ""
 
     def on_epoch_end(self, epoch, logs=None) -> None:  # called after Progress, whose evaluation belongs to the epoch

@@ -1,7 +1,9 @@
 """Training with `model.fit`; plain `compile` and `fit` work without this module."""
 
 import gc
+import re
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -199,16 +201,21 @@ def _run(model, data, progress: Progress, checkpoint: Checkpoint | None, callbac
         with _terminable():
             _train(model, data, progress, callbacks)
             write()
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit) as stop:
         if not several:
             progress.interrupted()
             write()
+        if isinstance(stop, _Terminated):
+            progress.close()
+            where = f"step {progress.state.step}" if checkpoint and not several else "the last checkpoint, if it had one"
+            print(f"terminated; the same command goes on from {where}", file=sys.stderr, flush=True)
         raise
-    except (OSError, ValueError) as error:  # a full disk, or a loss that is no number
-        if checkpoint is None or not checkpoint.resume_hint:
+    except (OSError, ValueError, tf.errors.UnknownError, tf.errors.InvalidArgumentError) as error:
+        kind, message = _expected(error)  # a full disk, a loss that is no number, or a file of the data that is gone
+        hint = checkpoint.resume_hint if checkpoint else ""
+        if kind is None or (isinstance(error, kind) and not hint):
             raise
-        kind = OSError if isinstance(error, OSError) else ValueError
-        raise kind(f"{error}{checkpoint.resume_hint}") from error
+        raise kind(f"{message}{hint}") from error
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
         if not several:
             raise
@@ -241,12 +248,27 @@ def _train(model, data, progress: Progress, callbacks: list) -> None:
         )
 
 
+def _expected(error: Exception) -> tuple[type[OSError] | type[ValueError] | None, str]:
+    """The kind of an error, of what makes the batches too, and its message; None for one of TensorFlow's own."""
+    if not isinstance(error, tf.errors.OpError):
+        return OSError if isinstance(error, OSError) else ValueError, str(error)
+    found = re.search(r"^(\w+): (.*)\nTraceback", error.message, re.MULTILINE)  # as TensorFlow passes Python's on
+    name, message = found.groups() if found else ("", "")
+    if name in {kind.__name__ for kind in (OSError, *OSError.__subclasses__())}:
+        return OSError, message
+    return ValueError if name == "ValueError" else None, message
+
+
+class _Terminated(SystemExit):
+    """SIGTERM."""
+
+
 @contextmanager
 def _terminable() -> Iterator[None]:
     """Within it SIGTERM, by which machines are taken away, raises SystemExit(143), unless it is handled already."""
 
     def end(number, frame):
-        raise SystemExit(128 + number)
+        raise _Terminated(128 + number)
 
     first = threading.current_thread() is threading.main_thread()
     if not first or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:

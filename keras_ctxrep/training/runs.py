@@ -5,18 +5,22 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tensorflow as tf
+
 from keras_ctxrep import saving
-from keras_ctxrep.atomic import atomic_write, sha256
+from keras_ctxrep.atomic import atomic_write, lock_folder, sha256
 from keras_ctxrep.options import LEARNED, Options
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.pretraining import PREPARED
 from keras_ctxrep.training import checkpoints
+from keras_ctxrep.training.strategy import is_chief
 
-__all__ = ["Recorded", "RunRecord", "check_replaceable", "finished", "options_from_run"]
+__all__ = ["Recorded", "RunRecord", "check_replaceable", "finished", "options_from_run", "writing"]
 
 NAME = "run.json"
 
@@ -107,6 +111,14 @@ def check_replaceable(folder: str | Path, identity: str, overwrite: bool) -> Non
             f"{folder}: has the finished model of another run; choose another folder, or replace it with --overwrite "
             "(overwrite=True)"
         )
+
+
+def writing(folder: str | Path, strategy: tf.distribute.Strategy) -> AbstractContextManager[None]:
+    """Within it no other run can write the model folder, see `lock_folder`; of several workers the first one locks it.
+
+    From before its data are read until its model is saved: a run that began later would replace that model.
+    """
+    return lock_folder(folder) if is_chief(strategy) else nullcontext()
 
 
 class Recorded(NamedTuple):

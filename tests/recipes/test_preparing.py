@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -74,8 +75,10 @@ def prepare(corpus, out, **options):
 
 
 def test_two_at_once_in_one_folder(corpus, tmp_path):
-    with lock_folder(tmp_path / "prepared"), pytest.raises(ValueError, match="another process is writing in it"):
-        prepare(corpus, tmp_path / "prepared")
+    """The other one is a thread, which has its own locks."""
+    with ThreadPoolExecutor() as pool, lock_folder(tmp_path / "prepared"):
+        with pytest.raises(ValueError, match="another process is writing in it"):
+            pool.submit(prepare, corpus, tmp_path / "prepared").result()
 
 
 @pytest.fixture
