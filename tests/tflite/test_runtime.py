@@ -169,3 +169,29 @@ def test_a_process_that_loads_and_predicts(file):
     report = json.loads(process.stdout)
     assert not {"tensorflow", "keras"} & set(report["modules"])
     assert seconds < 1.0 and report["peak"] < 40e6
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows lets nobody change a mapped file")
+@pytest.mark.parametrize("change", ["cut", "overwritten", "cut, and no temporary folder"])
+def test_a_file_that_changes_in_place_answers_as_before(change, file, tmp_path):
+    """A mapped file that is cut ends a process by SIGBUS, without a word."""
+    path = tmp_path / "m.tflite"
+    path.write_bytes(file.read_bytes())
+    code = """if True:
+        import os, sys, tempfile
+        from keras_ctxrep_tflite import runtime
+        tempfile.tempdir = "/missing" if "folder" in sys.argv[2] else None
+        path, texts = sys.argv[1], ["the cat", "she fell . the rain a b c d e f"]
+        size, predictor = os.path.getsize(path), runtime.load(path)
+        with open(path, "r+b") as file:
+            file.truncate(0) if "cut" in sys.argv[2] else file.write(b"\\xff" * size)
+        changed = predictor(texts)
+        with open(path, "wb") as file:
+            file.write(open(sys.argv[3], "rb").read())
+        assert changed == runtime.load(path)(texts), changed
+        print("the same answers")
+    """
+    process = subprocess.run(
+        [sys.executable, "-c", code, path, change, file], capture_output=True, text=True, encoding="utf-8"
+    )
+    assert (process.returncode, process.stdout) == (0, "the same answers\n"), process.stderr[-2000:]

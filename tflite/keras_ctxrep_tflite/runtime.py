@@ -1,6 +1,9 @@
 """Text to answers from a .tflite file, with LiteRT and NumPy: neither TensorFlow nor Keras is imported."""
 
+import os
+import shutil
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -36,9 +39,9 @@ COPY, CONVERT = "copy the file again, or convert the model again", "convert the 
 def load(path: str | Path, threads: int = 1) -> Predictor:
     """A predictor of a .tflite file written by `ctxrep tflite`, which has answered a first text.
 
-    Each text runs through the signature of the smallest length that holds it. LiteRT maps the file into memory and
-    packs its weights once for all lengths, on Linux; elsewhere once for each length. Threads of Python may share the
-    predictor: they take turns.
+    Each text runs through the signature of the smallest length that holds it. LiteRT maps a copy of the file into
+    memory, so that the file itself may change, and packs its weights once for all lengths, on Linux; elsewhere once for
+    each length. Threads of Python may share the predictor: they take turns.
 
     Args:
         path: the file.
@@ -127,7 +130,11 @@ class _Model:
         self.path, self.taking_turns = path, threading.Lock()
         self.signatures: dict[int, _Signature] = {}  # by their lengths
         self.steps: dict[str, dict[int, _Signature]] = {}  # those of other parts of the model, by name
-        self.compiled = CompiledModel.from_file(str(path), options=options)
+        try:
+            with _private_copy(path) as copy:
+                self.compiled = CompiledModel.from_file(str(copy), options=options)
+        except OSError:  # no room for a copy
+            self.compiled = CompiledModel.from_buffer(Path(path).read_bytes(), options=options)
         weakref.finalize(self, _close, self.compiled, self.signatures, self.steps)
 
     def open_signatures(self, task: Task, bundle: Bundle, sample: dict[str, np.ndarray]) -> None:
@@ -219,6 +226,22 @@ def _close(model: Any, signatures: dict[int, "_Signature"], steps: dict[str, dic
             signature.buffers = [], []
         model.close()
         model.environment.close()
+
+
+@contextmanager
+def _private_copy(path: str | Path) -> Iterator[str | Path]:
+    """A copy of a file in the temporary folder, which is gone when LiteRT has opened it.
+
+    LiteRT maps what it opens, and a mapped file that is cut ends the process by SIGBUS. A copy of 400 MB takes 0.4
+    seconds, as reading it for `CompiledModel.from_buffer` does, which also adds 400 MB to the memory of the process.
+    Windows lets nobody change a mapped file.
+    """
+    if os.name != "posix":
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(suffix=".tflite") as copy:
+        shutil.copyfile(path, copy.name)
+        yield copy.name
 
 
 class _Signature:
