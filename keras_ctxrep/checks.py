@@ -26,6 +26,7 @@ __all__ = [
     "printable",
     "read_json",
     "read_yaml",
+    "regular",
 ]
 
 T = TypeVar("T")
@@ -268,6 +269,23 @@ def _repeated_key(text: str, begin: int) -> tuple[str, int]:
                 return key, match.start()
             objects[-1].add(key)
     raise AssertionError("no key stands twice")
+
+
+def regular(path: str | Path) -> Path:
+    """The path of a file of a model; one that is not there is left to whoever opens it.
+
+    Raises:
+        ValueError: it is a pipe or a device, which may never end, or a folder.
+
+    >>> regular(os.devnull)
+    Traceback (most recent call last):
+    ...
+    ValueError: /dev/null is not a regular file: copy what it gives into one
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a regular file: copy what it gives into one")
+    return path
 
 
 def read_json(text: bytes | str, **options: Any) -> Any:

@@ -148,3 +148,15 @@ def test_a_model_folder_as_one_object(tmp_path):
     assert encoder.bundle == saving.load_encoder(tmp_path / "two").bundle and encoder.bundle.task == "embed"
     pretrained = saving.load(saved(tmp_path / "bert", BERT))
     assert pretrained.served().bundle.task == "embed" and "layers" in pretrained.served().model.output
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_not_loaded(value, tmp_path):
+    model, bundle = tiny.model("classify")
+    kernel = model.get_layer("layer_0").weights[0]
+    values = np.array(kernel)
+    values[0, 0] = value
+    kernel.assign(values)
+    saving.save(tmp_path / "m", model, bundle)
+    with pytest.raises(ValueError, match=rf"model\.weights\.h5: the weights '{kernel.path}' have 1 of \d+ values"):
+        saving.load(tmp_path / "m")

@@ -196,11 +196,14 @@ def loaded(path: str | Path) -> Any:
     """
     manifest.check_loaded(path)
     try:
-        return tf.saved_model.load(str(path))
+        model = tf.saved_model.load(str(path))
     except Exception as error:  # of many classes
         reason = printable(first_line(error))
         remedy = "copy the whole folder again, or export again"
         raise ValueError(f"{path}: TensorFlow cannot load it: {reason}; {remedy}") from error
+    weights = {id(weight): weight for function in model.signatures.values() for weight in function.variables}
+    bundles.check_finite(path, ((weight.name, weight.numpy()) for weight in weights.values()))
+    return model
 
 
 def load(path: str | Path, batch_size: int = 32) -> Predictor:

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from keras_ctxrep.atomic import atomic_folder, reserve
-from keras_ctxrep.checks import most
+from keras_ctxrep.checks import most, regular
 from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, single, visible
 from keras_ctxrep.models import elmo
@@ -208,7 +208,7 @@ def _holds_a_bilm(path: Path) -> bool:
 @contextmanager
 def _open(path: Path):
     try:
-        file = h5py.File(path, "r")
+        file = h5py.File(regular(path), "r")
     except OSError as error:
         raise ValueError(f"{path}: not a whole hdf5 file; copy it again: {error}") from None
     with file:

@@ -19,7 +19,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from keras_ctxrep.atomic import atomic_folder
-from keras_ctxrep.checks import first_line, printable, read_json
+from keras_ctxrep.checks import first_line, printable, read_json, regular
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
 from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS
@@ -360,7 +360,7 @@ def _sharded(index: Path, read_file: Callable[[Path], dict[str, StoredTensor]]) 
 
 def _whole(path: Path) -> Path:
     """The path; raises a ValueError for what git leaves in place of a large file where git-lfs is not installed."""
-    with open(path, "rb") as file:
+    with open(regular(path), "rb") as file:
         if file.read(24).startswith(b"version https://git-lfs."):
             raise ValueError(f"{path}: a pointer of Git LFS, not the file itself; run `git lfs pull` in its folder")
     return path

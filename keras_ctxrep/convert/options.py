@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep.checks import Range, check_value, read_json
+from keras_ctxrep.checks import Range, check_value, read_json, regular
 
 LARGEST = 64 << 20  # bytes of a file of options or of a tokenizer
 _NEEDED: Any = object()
@@ -27,7 +27,7 @@ class Options:
         self.source = source
         if values is None:
             try:
-                if (size := Path(source).stat().st_size) > LARGEST:
+                if (size := regular(source).stat().st_size) > LARGEST:
                     raise ValueError(f"{size:,} bytes; no more than {LARGEST:,} are read")
                 values = read_json(Path(source).read_bytes())
             except ValueError as error:

@@ -220,6 +220,9 @@ class Predictor:
         rows, outputs = self._run(queries)
         answers: list[dict] = [{"error": "no words in this text"} for _ in queries]
         for number, results in outputs.items():
+            if not _finite(results):
+                answers[number] = {"error": "the model's outputs for this text are NaN or infinite"}
+                continue
             answers[number] = self.runner.answer(self.task, self.bundle, queries[number], rows[number], results)
             answers[number] |= {"truncated": True} if any(row.truncated for row in rows[number]) else {}
         return answers
@@ -331,6 +334,12 @@ class Predictor:
             return self.task.query_of_line(line.decode("utf-8", "replace"), self.bundle.pairs) if line else "empty line"
         except ValueError as error:
             return str(error)
+
+
+def _finite(outputs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the numbers that a model gives are none that JSON lacks."""
+    arrays = (value for output in outputs for value in output.values() if hasattr(value, "dtype"))
+    return all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f")
 
 
 def _encodable(query: Query) -> Query:

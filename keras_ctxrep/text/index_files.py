@@ -216,7 +216,7 @@ def write(
             version = 1 + _last_version(folder)
             if replaces is not None and is_index(folder) and manifest_of(folder) != replaces:
                 raise ValueError(
-                    f"{folder}: another process has written it meanwhile; it was left as it is: open the index again, or "
+                    f"{folder}: another process has written it meanwhile; it was left so: open the index again, or "
                     "run the command again"
                 )
             names = {kind: f"{kind}.{version}.{suffix}" for kind, suffix in _KINDS.items()}

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Encoding, PreTokenizedString, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from keras_ctxrep.checks import regular
+
 __all__ = [
     "SPECIAL_PIECES",
     "Characters",
@@ -346,10 +348,10 @@ def read_vocab(path: str | Path) -> list[str]:
     """The lines of a vocabulary file, without line ends.
 
     Raises:
-        ValueError: not UTF-8, or empty; the message names the file and line.
+        ValueError: not UTF-8, empty, or a pipe or device; the message names the file and line.
     """
     lines = []
-    for number, raw in enumerate(Path(path).read_bytes().removesuffix(b"\n").split(b"\n"), 1):
+    for number, raw in enumerate(regular(path).read_bytes().removesuffix(b"\n").split(b"\n"), 1):
         try:
             lines.append(raw.decode("utf-8").removesuffix("\r"))
         except UnicodeDecodeError as error:

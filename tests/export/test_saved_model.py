@@ -261,3 +261,14 @@ def test_keep_removes_versions_alone(tiny_model, tmp_path):
     saved_model.export(*tiny_model("classify"), tmp_path, keep=1)
     saved_model.export(*tiny_model("classify"), tmp_path, keep=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2020", "2022"]
+
+
+def test_weights_that_are_not_finite_are_not_loaded(tiny_model, tmp_path):
+    version = saved_model.export(*tiny_model("classify"), tmp_path / "m")
+    loaded = tf.saved_model.load(str(version))
+    variable = next(iter(loaded.signatures["serving_default"].variables))
+    variable.assign(np.full(variable.shape, np.nan))
+    (tmp_path / "other").mkdir()
+    tf.saved_model.save(loaded, str(tmp_path / "other"), loaded.signatures)
+    with pytest.raises(ValueError, match=r"other: the weights '.*' have [\d,]+ of [\d,]+ values that are NaN"):
+        saved_model.loaded(tmp_path / "other")

@@ -19,6 +19,7 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import available_lines
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from tests import tiny
 
 CONFIG = {"max_characters": 50}
 EMPTY = {"error": "no words in this text"}
@@ -565,3 +566,15 @@ def test_marked_spans_reach_the_model(family, monkeypatch):
         predictor(["x"], marks=[[(0, 1)]])
     with pytest.raises(ValueError, match=r"marks \(\) of text 0: this model reads 2 marked spans"):
         predictor(["x"])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_that_json_lacks_are_an_error_of_their_text(value):
+    bundle = tiny.bundle("classify")
+
+    def run(batch):
+        return {"logits": np.where(batch["mask"].sum(1, keepdims=True) > 3, value, [[0.0, 1.0]])}
+
+    good, bad = Predictor(bundle, run)(["a", "a b c d"])
+    assert good["label"] == "yes"
+    assert bad["error"] == "the model's outputs for this text are NaN or infinite" and "label" not in bad

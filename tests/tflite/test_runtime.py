@@ -4,6 +4,7 @@ import gc
 import hashlib
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 from keras_ctxrep import saving
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import TFLITE, Bundle, write_tflite
-from keras_ctxrep_tflite import quantize, runtime
+from keras_ctxrep_tflite import quantize, runtime, weights
 
 
 def test_files_without_a_bundle(tmp_path):
@@ -195,3 +196,17 @@ def test_a_file_that_changes_in_place_answers_as_before(change, file, tmp_path):
         [sys.executable, "-c", code, path, change, file], capture_output=True, text=True, encoding="utf-8"
     )
     assert (process.returncode, process.stdout) == (0, "the same answers\n"), process.stderr[-2000:]
+
+
+@pytest.mark.parametrize("form", ["none", "float16", "dynamic"])
+def test_weights_that_are_not_finite_are_not_loaded(form, file, tmp_path):
+    """A kernel, of a quantized file the scales of one."""
+    data = bytearray(weights.quantized(model_of(file), form))
+    views = dict(weights.floats(data))
+    name, values = max(views.items(), key=lambda entry: (entry[0].endswith("scale"), entry[1].size))
+    values.setflags(write=True)
+    values[0] = np.nan
+    path = tmp_path / "m.tflite"
+    write_tflite(path, bytes(data), bundles.load(file))
+    with pytest.raises(ValueError, match=rf"m\.tflite: the weights '{re.escape(name)}' have 1 of [\d,]+ values that"):
+        runtime.load(path)

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,7 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.pairs import PAIR
 from keras_ctxrep.version import install_hint
-from keras_ctxrep_tflite import mediapipe
+from keras_ctxrep_tflite import mediapipe, weights
 
 __all__ = ["filler", "generator", "load"]
 
@@ -111,15 +111,32 @@ def _opened(path: str | Path, threads: int) -> "Iterator[_Model]":
     if threads < 1:
         raise ValueError(f"threads={threads}: at least 1")
     with quiet_stderr():
-        with _naming(path, "not a TFLite file that LiteRT can run", CONVERT):
-            model = _Model(path, threads)
+        with _private_copy(path) as copy:
+            _check_weights(path, copy or path)
+            with _naming(path, "not a TFLite file that LiteRT can run", CONVERT):
+                model = _Model(path, copy, threads)
         yield model
 
 
-class _Model:
-    """A file that LiteRT has opened: the function that a `Predictor` runs. It is closed when nothing refers to it."""
+def _check_weights(path: str | Path, copy: str | Path) -> None:
+    """Raises a ValueError if weights are not finite: 1 ms of a processor for 1 MB, less than the hash of the file."""
+    try:
+        floats = [*weights.floats(np.memmap(copy, np.uint8, "r"))]
+    except Exception:  # it is not the flatbuffer of a model, of which LiteRT says what is wrong
+        return
+    bundles.check_finite(path, floats)
 
-    def __init__(self, path: str | Path, threads: int):
+
+class _Model:
+    """A file that LiteRT has opened: the function that a `Predictor` runs. It is closed when nothing refers to it.
+
+    Args:
+        path: the file.
+        copy: of it, which may be gone afterwards; None: there was no room for one.
+        threads: of LiteRT.
+    """
+
+    def __init__(self, path: str | Path, copy: str | Path | None, threads: int):
         try:
             from ai_edge_litert.compiled_model import CompiledModel
             from ai_edge_litert.options import CpuOptions, Options
@@ -130,11 +147,10 @@ class _Model:
         self.path, self.taking_turns = path, threading.Lock()
         self.signatures: dict[int, _Signature] = {}  # by their lengths
         self.steps: dict[str, dict[int, _Signature]] = {}  # those of other parts of the model, by name
-        try:
-            with _private_copy(path) as copy:
-                self.compiled = CompiledModel.from_file(str(copy), options=options)
-        except OSError:  # no room for a copy
+        if copy is None:
             self.compiled = CompiledModel.from_buffer(Path(path).read_bytes(), options=options)
+        else:
+            self.compiled = CompiledModel.from_file(str(copy), options=options)
         weakref.finalize(self, _close, self.compiled, self.signatures, self.steps)
 
     def open_signatures(self, task: Task, bundle: Bundle, sample: dict[str, np.ndarray]) -> None:
@@ -229,8 +245,8 @@ def _close(model: Any, signatures: dict[int, "_Signature"], steps: dict[str, dic
 
 
 @contextmanager
-def _private_copy(path: str | Path) -> Iterator[str | Path]:
-    """A copy of a file in the temporary folder, which is gone when LiteRT has opened it.
+def _private_copy(path: str | Path) -> Iterator[str | Path | None]:
+    """A copy of a file in the temporary folder, which is gone when LiteRT has opened it; None if there is no room.
 
     LiteRT maps what it opens, and a mapped file that is cut ends the process by SIGBUS. A copy of 400 MB takes 0.4
     seconds, as reading it for `CompiledModel.from_buffer` does, which also adds 400 MB to the memory of the process.
@@ -239,9 +255,13 @@ def _private_copy(path: str | Path) -> Iterator[str | Path]:
     if os.name != "posix":
         yield path
         return
-    with tempfile.NamedTemporaryFile(suffix=".tflite") as copy:
-        shutil.copyfile(path, copy.name)
-        yield copy.name
+    with ExitStack() as stack:
+        try:
+            copy = stack.enter_context(tempfile.NamedTemporaryFile(suffix=".tflite")).name
+            shutil.copyfile(path, copy)
+        except OSError:
+            copy = None
+        yield copy
 
 
 class _Signature:

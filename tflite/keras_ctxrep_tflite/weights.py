@@ -58,6 +58,27 @@ def named(data: bytes, weights: Mapping[str, np.ndarray]) -> bytes:
     return packed(model)
 
 
+def floats(data: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """The floating-point constants of a model and the scales of its quantized ones, by name, each read once.
+
+    Args:
+        data: the model, bytes or a memory-mapped file, of which nothing is copied.
+    """
+    model, types = schema().Model.GetRootAs(data, 0), schema().TensorType
+    kinds, seen = {types.FLOAT32: "<f4", types.FLOAT16: "<f2", types.INT8: "", types.INT4: ""}, set()
+    for graph in map(model.Subgraphs, range(model.SubgraphsLength())):
+        for tensor in map(graph.Tensors, range(graph.TensorsLength())):
+            number = tensor.Buffer()
+            if number in seen or tensor.Type() not in kinds:
+                continue
+            seen.add(number)
+            values, name = model.Buffers(number).DataAsNumpy(), tensor.Name().decode("utf-8", "replace")
+            if isinstance(values, np.ndarray) and kinds[tensor.Type()]:
+                yield name, values.view(kinds[tensor.Type()])
+            elif isinstance(values, np.ndarray) and tensor.Quantization() and tensor.Quantization().ScaleLength():
+                yield f"{name} scale", tensor.Quantization().ScaleAsNumpy()
+
+
 def operators(data: bytes) -> Counter[str]:
     """The names of the operators of a model -> how many of them there are."""
     model = read(data)
