@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 import tokenizers
 
@@ -180,7 +179,7 @@ def restore(folder: str | Path, bundle: Bundle) -> keras.Model:
     except (ValueError, KeyError, OSError) as error:
         message = f"{path}: not the weights of the model in {bundles.NAME}: {checks.first_line(error)}"
         raise ValueError(message) from error
-    bundles.check_finite(path, ((weight.path, np.asarray(weight)) for weight in model.weights))
+    bundles.check_finite(path, ((weight.path, keras.ops.convert_to_numpy(weight)) for weight in model.weights))
     return model
 
 
