@@ -156,7 +156,7 @@ def test_a_model_folder_as_one_object(tmp_path):
 def test_weights_that_are_not_finite_are_not_loaded(value, tmp_path):
     model, bundle = tiny.model("classify")
     kernel = model.get_layer("layer_0").weights[0]
-    values = np.array(kernel)
+    values = np.copy(keras.ops.convert_to_numpy(kernel))
     values[0, 0] = value
     kernel.assign(values)
     saving.save(tmp_path / "m", model, bundle)

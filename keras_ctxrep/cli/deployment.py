@@ -333,14 +333,38 @@ def _serve(args: argparse.Namespace) -> None:
             "For trying a model and tests of clients, one request at a time; in production use TensorFlow Serving."
         )
 
-    serve(args.artifact, args.name, args.host, args.port, announce)
+    def report(line: str) -> None:
+        print_error(f"ctxrep: {line}")
+
+    serve(args.artifact, args.name, args.host, args.port, announce, report, args.poll)
+
+
+def _port(text: str) -> int:
+    if not (text.isdecimal() and len(text) < 6 and int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"{text}: a whole number from 0 to 65535; 0 is any port that is free")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text}: 0, for never, or some seconds")
+    return value
 
 
 def _serve_flags(flags: Flags) -> None:
     flags.add("artifact", "a SavedModel, a model folder or a .tflite file", model=True)
     flags.add("--name", "of the model on the server (default: that of the folder or file)", metavar="NAME")
-    flags.add("--port", "0: any that is free (default: 8501, as TF Serving)", type=int, default=8501, metavar="N")
+    flags.add("--port", "0: any that is free (default: 8501, as TF Serving)", type=_port, default=8501, metavar="N")
     flags.add("--host", "to listen on (default: 127.0.0.1, this machine alone)", default="127.0.0.1", metavar="ADDRESS")
+    flags.add(
+        "--poll",
+        "how often to look for a new version, or a folder or file that was replaced, which is loaded while the old one "
+        "answers (default: 1, as TF Serving; 0: never)",
+        type=_seconds,
+        default=1.0,
+        metavar="SECONDS",
+    )
 
 
 COMMANDS = {
@@ -351,7 +375,7 @@ COMMANDS = {
         "TF Serving's REST interface on this machine, v1/models/NAME:predict, :classify, :regress, /metadata and\n"
         "status, and a page to try the model in a browser; `ctxrep client` and the lines of an export's README.md\n"
         "work against it. It is no production server: that is TensorFlow Serving. Needs the extra [serve].",
-        tensorflow=lambda args: not args.artifact.endswith(".tflite"),
+        tensorflow=lambda args: False,  # it is loaded when the port is open
     ),
     "export": Command(
         _export,

@@ -1,23 +1,31 @@
 """A server for the desk: any artifact behind TF Serving's REST interface."""
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import errno
+import ipaddress
+import socket
+import threading
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_ctxrep import zoo
+from keras_ctxrep.checks import first_line
 from keras_ctxrep.inference.client import OUTPUTS
-from keras_ctxrep.inference.server import Served, application
+from keras_ctxrep.inference.server import Limits, Served, Versions, application
+from keras_ctxrep.inference.silence import start_tensorflow
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import SIGNATURE
 from keras_ctxrep.version import install_hint
 
-__all__ = ["opened", "serve"]
+if TYPE_CHECKING:
+    import uvicorn
+
+__all__ = ["http_server", "opened", "serve"]
 
 _INTEGERS = ("start", "end", "starts", "ends")
+_PORTS = 65535
 
 
 def serve(
@@ -26,68 +34,238 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8501,
     announce: Callable[[str], object] | None = None,
+    report: Callable[[str], object] | None = None,
+    poll: float = 1.0,
 ) -> None:
     """Serves a model until it is interrupted, by the REST interface of TF Serving, with a page to try it in a browser.
 
     One request at a time: for trying a model and for tests of clients. In production the server is TF Serving.
 
+    The port is open at once; requests get 503 until the model is loaded and has answered a first text. A new version
+    beside a SavedModel, or a model folder or file that is replaced, is loaded while the old version answers, which
+    goes on if the new one cannot be loaded.
+
     Args:
-        path: a SavedModel, BASE/NAME or one version; a model folder, which is exported to a temporary folder first; or
-            a .tflite file, which needs no TensorFlow and has the signature of texts alone.
+        path: a SavedModel, BASE/NAME or one version; a model folder, which has the signatures of its export; or a
+            .tflite file, which needs no TensorFlow and has the signature of texts alone.
         name: of the model on the server; None: that of the folder or file.
-        host, port: the address; 127.0.0.1 is reached from this machine alone.
-        announce: called with the address once it is served.
+        host, port: the address. 127.0.0.1 is reached from this machine alone, and only by that name or localhost, see
+            `server.application`; port 0 is any that is free.
+        announce: called with the address when the model answers.
+        report: called with a line about what is loaded, and about a version that cannot be.
+        poll: seconds between two looks for a new version, 1 as in TF Serving; 0: never.
 
     Raises:
-        ValueError: the path is none of these.
+        ValueError: the path is none of these, or the port or `poll` out of its range.
         ImportError: Starlette or Uvicorn is not installed.
-        OSError: the port is taken.
+        OSError: the port is taken, or the address is not one of this machine.
     """
+    if poll < 0:
+        raise ValueError(f"poll={poll:g}: at least 0 seconds")
+    source = _Source(path, name)
+    versions, report = Versions(source.name), report or (lambda line: None)
+    stopped, errors = threading.Event(), []
+    with _listening(host, port) as listener:
+        address, number = listener.getsockname()[:2]
+        local = ipaddress.ip_address(address).is_loopback
+        server = http_server(versions, hosts=["localhost", "127.0.0.1", "::1", host.lower()] if local else None)
+        url = f"http://{f'[{host}]' if ':' in host else host}:{number}"
+
+        def load() -> None:
+            try:
+                source.load(versions)
+                if announce is not None:
+                    announce(f"{url}/v1/models/{source.name}")
+                while poll and not stopped.wait(poll):
+                    source.load_changed(versions, report)
+            except BaseException as error:
+                errors.append(error)
+                server.should_exit = True
+
+        report(f"{path}: loading {source.kind}; {url} answers 503 until it is ready")
+        threading.Thread(target=load, daemon=True).start()
+        server.run([listener])
+        stopped.set()
+    if errors:
+        raise errors[0]
+
+
+def http_server(
+    served: Served | Versions, limits: Limits | None = None, hosts: Collection[str] | None = None
+) -> "uvicorn.Server":
+    """Uvicorn with the application of a model, which closes connections that are slow.
+
+    Args:
+        served, limits, hosts: as of `server.application`.
+
+    Raises:
+        ImportError: Starlette or Uvicorn is not installed.
+    """
+    app, limits = application(served, limits, hosts), limits or Limits()
     try:
         import uvicorn
+        from uvicorn.protocols.http.h11_impl import H11Protocol
     except ImportError as error:
         raise ImportError(f"a server needs Starlette and Uvicorn: {install_hint('serve')}: {error}") from None
-    with opened(path, name) as served:
-        config = uvicorn.Config(application(served), host, port, log_level="warning", lifespan="off")
-        socket = config.bind_socket()
-        socket.listen()  # so that who reads the address can connect to it
-        if announce is not None:
-            announce(f"http://{host}:{socket.getsockname()[1]}/v1/models/{served.name}")
-        uvicorn.Server(config).run([socket])
+
+    class Protocol(H11Protocol):
+        """Closes a connection that does not send the headers of a request in time, or read its answer.
+
+        Uvicorn itself closes those alone that send nothing after an answer. A body is the application's.
+        """
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._wait(0)
+
+        def on_response_complete(self) -> None:
+            self._wait(self.transport.get_write_buffer_size())
+            super().on_response_complete()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.waiting.cancel()
+            super().connection_lost(exc)
+
+        def _wait(self, unread: int) -> None:
+            if hasattr(self, "waiting"):
+                self.waiting.cancel()
+            self.waiting = self.loop.call_later(limits.header_seconds, self._end, unread)
+
+        def _end(self, before: int) -> None:
+            unread = self.transport.get_write_buffer_size()
+            if unread and unread < before:
+                self._wait(unread)
+            elif self.cycle is None or self.cycle.response_complete:  # else a request is read or answered
+                self.transport.abort()
+
+    options = {"lifespan": "off", "ws": "none", "log_level": "error", "access_log": False, "proxy_headers": False}
+    return uvicorn.Server(uvicorn.Config(app, http=Protocol, limit_concurrency=limits.connections, **options))
 
 
-@contextmanager
-def opened(path: str | Path, name: str | None = None) -> Iterator[Served]:
-    """A model to serve, as long as its temporary files are there; arguments and errors are those of `serve`."""
-    path = Path(zoo.find(path))
-    if path.is_file():
-        yield _of_file(path, name or path.stem)
-        return
-    if not (path / bundles.NAME).is_file():
-        yield _of_saved_model(path, name)
-        return
-    from keras_ctxrep.recipes.exporting import export
-
-    with tempfile.TemporaryDirectory() as folder:
-        yield _of_saved_model(export(path, Path(folder) / "model"), name or path.resolve().name, str(path))
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that accepts connections; errors as of `serve`."""
+    if not 0 <= port <= _PORTS:
+        raise ValueError(f"port={port}: 0 to {_PORTS}; 0 is any that is free")
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            reason = "another program has this port: --port 0 takes any that is free, --port N another one"
+        raise OSError(f"{host}:{port}: {reason}") from None
 
 
-def _of_saved_model(path: Path, name: str | None, title: str = "") -> Served:
+def opened(path: str | Path, name: str | None = None) -> Served:
+    """A model to serve; arguments and errors are those of `serve`."""
+    source = _Source(path, name)
+    return source.load(Versions(source.name))
+
+
+class _Source:
+    """Where the versions of a model come from; errors as of `serve`."""
+
+    def __init__(self, path: str | Path, name: str | None):
+        self.path = Path(zoo.find(path))
+        self.open: Callable[[Path, str, int], Served]
+        if self.path.is_file():
+            self.kind, self.open, default = "a .tflite file", _of_file, self.path.stem
+        elif (self.path / bundles.NAME).is_file():
+            self.kind, self.open, default = "a model folder", _of_model_folder, self.path.resolve().name
+        else:
+            self.kind, self.open, folder = "a SavedModel", _of_saved_model, bundles.latest(self.path).resolve()
+            default = folder.parent.name if folder.name.isdecimal() else folder.name
+        self.name = name or default
+        self.loads = 0
+        self.loaded = self.seen = self._state()
+
+    def _state(self) -> tuple:
+        """The folder or file of the version that is there now, and what changes where its files do."""
+        if self.open is _of_saved_model:
+            path = bundles.latest(self.path)
+            files = sorted(file for file in path.rglob("*") if file.is_file())
+        else:
+            path = self.path
+            files = [path if path.is_file() else path / bundles.NAME]  # has the hashes of the other files
+        stats = [file.stat() for file in files]
+        return path, *((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
+
+    def load(self, versions: Versions) -> Served:
+        """Answers with the version that is there now."""
+        self.loaded = self._state()
+        self.loads += 1
+        path = self.loaded[0]
+        numbered = self.open is _of_saved_model and path.resolve().name.isdecimal()
+        version = int(path.resolve().name) if numbered else self.loads
+        return versions.load(version, lambda: self.open(path, self.name, version))
+
+    def load_changed(self, versions: Versions, report: Callable[[str], object]) -> None:
+        """Answers with the version that is there now if it is another one, and the same as at the last look."""
+        try:
+            state = self._state()
+        except (OSError, ValueError):  # removed, or being replaced
+            return
+        written, self.seen = state == self.seen, state
+        if not written or state == self.loaded:
+            return
+        before = versions.served
+        try:
+            served = self.load(versions)
+            report(f"{self.loaded[0]}: version {served.version} answers")
+        except Exception as error:
+            message = f"cannot be loaded, and version {before and before.version} goes on"
+            report(f"{self.loaded[0]}: {message}: {first_line(error)}")
+
+
+def _of_model_folder(path: Path, name: str, version: int) -> Served:
+    """A model folder, with the signatures of its export, which is not written."""
+    start_tensorflow()
+    import tensorflow as tf
+
+    from keras_ctxrep import saving
+    from keras_ctxrep_export import saved_model
+    from keras_ctxrep_export.generation import Generation
+    from keras_ctxrep_export.signatures import Signatures
+
+    model, bundle = saving.load_served(path)
+    signatures = Generation(model, bundle) if bundle.generates else Signatures(model, bundle)
+    functions: Any = {key: function.get_concrete_function() for key, function in sorted(signatures.functions.items())}
+
+    def run(signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        specs = functions[signature].structured_input_signature[0]
+        arguments = tf.nest.map_structure(lambda spec: saved_model.tensor(inputs[spec.name]), specs)
+        return {key: value.numpy() for key, value in signatures.functions[signature](*arguments).items()}
+
+    def described(tensors: Mapping[str, Any]) -> dict[str, dict]:
+        return {
+            key: {"dtype": tensor.dtype.name, "shape": [-1 if size is None else size for size in tensor.shape]}
+            for key, tensor in sorted(tensors.items())
+        }
+
+    tensors = {
+        key: {
+            "inputs": described({spec.name: spec for spec in tf.nest.flatten(function.structured_input_signature)}),
+            "outputs": described(function.structured_outputs),
+        }
+        for key, function in functions.items()
+    }
+    return Served(name, version, tensors, run, str(path))
+
+
+def _of_saved_model(path: Path, name: str, version: int) -> Served:
+    start_tensorflow()
     from keras_ctxrep_export import manifest, saved_model
 
-    folder = saved_model.latest(path)
-    loaded = saved_model.loaded(folder)
+    loaded = saved_model.loaded(path)
 
     def run(signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         tensors = {key: saved_model.tensor(value) for key, value in inputs.items()}
         return {key: value.numpy() for key, value in loaded.signatures[signature](**tensors).items()}
 
-    version = int(folder.name) if folder.name.isdecimal() else 1
-    base = folder.resolve().parent if folder.name.isdecimal() else folder.resolve()
-    return Served(name or base.name, version, manifest.described(folder), run, title or str(folder))
+    return Served(name, version, manifest.described(path), run, str(path))
 
 
-def _of_file(path: Path, name: str) -> Served:
+def _of_file(path: Path, name: str, version: int) -> Served:
     """A .tflite file, whose answers are made the outputs of the same model's SavedModel."""
     from keras_ctxrep.inference.engines import open_engine
 
@@ -97,7 +275,7 @@ def _of_file(path: Path, name: str) -> Served:
 
     def run(signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         texts, *pairs = ([text.decode("utf-8", "replace") for text in inputs[n]] for n in names if n != "marks")
-        answers = predictor.answers(texts, pairs[0] if pairs else None, inputs.get("marks"))
+        answers = predictor(texts, pairs[0] if pairs else None, inputs.get("marks"))
         for number, answer in enumerate(answers):
             if "error" in answer:
                 raise ValueError(f"row {number}: {answer['error']}")
@@ -111,7 +289,7 @@ def _of_file(path: Path, name: str) -> Served:
         for key in task.outputs or ("vector",)
         if key in OUTPUTS
     }
-    return Served(name, 1, {SIGNATURE: {"inputs": inputs, "outputs": outputs}}, run, str(path))
+    return Served(name, version, {SIGNATURE: {"inputs": inputs, "outputs": outputs}}, run, str(path))
 
 
 def _kind(name: str) -> str:
