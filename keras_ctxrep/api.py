@@ -28,7 +28,9 @@ def finetune(
     Args:
         data: what to learn from: columns, (texts, labels) or (texts, pairs, labels), as lists, arrays or Series; a
             mapping of columns or a DataFrame, with the task's names or `columns` of one's own; a `tf.data.Dataset` of
-            strings; examples of the task; a file; or "tfds:NAME:SPLIT".
+            strings; examples of the task; a file; or "tfds:NAME:SPLIT". Labels of Python objects that are whole
+            numbers, truth values or floats are such in answers too. A row without a text or a label is refused, or
+            left out with `skip_bad=True`.
         dev: the same, to choose the best weights by; or a fraction of `data` to hold out at random.
         encoder: a model, a model folder or a published name; or "words", for embeddings learned from `data` alone. Of
             a model that was loaded from a folder it is what is in the folder.

@@ -105,6 +105,8 @@ class Model:
     ) -> list[dict]:
         """The answers of the model's task, one dict per text; see `inference.predictor.Predictor` for their form.
 
+        Labels are text, or of the type that they had in the Python objects that the model was trained on.
+
         Args:
             texts: strings; for a task over words also sentences already split.
             pairs: the second text of each, for a model that reads pairs; of a question its context.

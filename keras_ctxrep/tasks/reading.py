@@ -130,6 +130,8 @@ class Reading:
           an empty line between sentences. All lines have the same number of columns, and there is no header.
         - other files: tab-separated with a header; quotes are text. Several labels are separated by commas.
 
+        Lines end as in `text.corpus.raw_lines`. A NUL and a JSON object with the same key twice are malformed.
+
         Args:
             path: the file.
             columns: a key of the attribute `columns` -> the column's or key's name in this file, or its number from

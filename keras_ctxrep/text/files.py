@@ -53,6 +53,7 @@ class MalformedRow(ValueError):
         self.line = line
 
 
+_DECODER = JSONDecoder()
 TABLES = (".tsv", ".csv", ".json", ".jsonl", ".parquet", ".conll")  # suffixes of files with rows of a task
 
 
@@ -133,7 +134,7 @@ def _elements(path: Path, text: str, position: int, kind: str) -> Iterator[tuple
 def _element(path: Path, text: str, position: int) -> tuple[Any, int]:
     """The value that begins at a position, and its end."""
     try:
-        return JSONDecoder().raw_decode(text, position)
+        return _DECODER.raw_decode(text, position)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError) as error:
@@ -522,7 +523,7 @@ def json_object(raw: bytes) -> dict:
     """Parses the JSON object of a line."""
     text = decoded(raw)
     try:
-        row = json.loads(text, cls=JSONDecoder)
+        row = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError) as error:  # a number too long, nesting too deep

@@ -334,6 +334,16 @@ def test_the_types_of_labels(labels, expected, tmp_path):
     assert not any(example.types for example in read("classify", tmp_path / "a.jsonl"))  # of files they are text
 
 
+@pytest.mark.parametrize("task", ["classify", "multilabel", "tag"])
+def test_the_type_of_labels_in_a_bundle(task):
+    """One of all labels that is not text; a student has that of its teacher."""
+    task = tasks.get(task)
+    settings = [task.settings(task.Options(), types) for types in ({int}, {bool}, {int, str}, {str}, {tuple}, set())]
+    assert settings == [{"label_type": "int"}, {"label_type": "bool"}, {}, {}, {}, {}]
+    teacher = tiny.bundle(task.name, settings={"label_type": "int"})
+    assert tasks.of_model(teacher).settings(task.Options(), set()) == {"label_type": "int"}
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
