@@ -147,7 +147,7 @@ def generator(path: str | Path) -> Generator:
         path: as of `load`.
 
     Raises:
-        ValueError: there is no SavedModel of a language model in one direction.
+        ValueError: there is no SavedModel of a language model in one direction, or its files are damaged.
     """
     path = latest(path)
     bundle, model = bundles.load(path), loaded(path)
@@ -216,7 +216,7 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
         batch_size: texts per call.
 
     Raises:
-        ValueError: there is no SavedModel with a bundle.
+        ValueError: there is no SavedModel with a bundle, or a file is not the one that was exported.
     """
     path = latest(path)
     return Predictor(bundles.load(path), text_runner(path), batch_size)
@@ -269,7 +269,7 @@ def encoder(path: str | Path, batch_size: int = 32) -> Callable[[Sequence[str]],
         batch_size: texts per call.
 
     Raises:
-        ValueError: there is no SavedModel.
+        ValueError: there is no SavedModel, or its files are damaged.
     """
     model = loaded(latest(path))
 

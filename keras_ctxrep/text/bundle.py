@@ -187,7 +187,7 @@ class Bundle:
         return POOLING[self.pooling] + cut + (", scaled to length 1" if self.normalize else "")
 
     def files_as_bytes(self, files: dict[str, str] | None = None) -> dict[str, bytes]:
-        """The bundle as files, name -> contents: vocab.txt and card.md if it has them, and bundle.json.
+        """The bundle as files, name -> contents: vocab.txt and card.md if it has them, and bundle.json with a checksum.
 
         Args:
             files: SHA-256 of further files beside it.
@@ -320,7 +320,8 @@ def load(path: str | Path) -> Bundle:
     """The bundle of a model folder, a SavedModel folder (in its assets.extra) or a .tflite file (zipped at its end).
 
     Raises:
-        ValueError: there is no bundle, it is damaged, or the hash of a file beside it does not match.
+        ValueError: there is no bundle, it is damaged or too large, or its checksum or the hash of a file beside it does
+            not match.
     """
     path = Path(path)
     if path.is_dir():
