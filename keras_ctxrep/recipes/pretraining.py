@@ -42,6 +42,7 @@ def pretrain(
     corpus: Sequence[str | Path],
     out: str | Path,
     report: Callable[[dict], None] | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
     *,
     options: Pretraining,
 ) -> list[dict]:
@@ -59,6 +60,7 @@ def pretrain(
             `prepare` wrote, but for "lm".
         out: the model folder; an interrupted run resumes from the checkpoint in it.
         report: called with each evaluation.
+        callbacks: as of `training.fit.fit`; the record of the run does not name them.
         options: or its fields as keywords; `steps` or `minutes` is needed. `init` gives size, heads and, for BERT, the
             vocabulary, of ELMo the softmax if it has one over the same vocabulary. Adagrad's `learning_rate` stays at
             its peak.
@@ -89,7 +91,7 @@ def pretrain(
             _copy_common_layers(source, initial, model, plan.bundle, options.init)
     eval_model = None if plan.eval_model is None else plan.eval_model()
     files = [path for path in corpus if Path(path).is_file()]  # not what `prepare` wrote
-    history = _fit(model, plan, eval_model, options, files, report, folder=out, identity=run.identity)
+    history = _fit(model, plan, eval_model, options, files, report, callbacks, folder=out, identity=run.identity)
     if eval_model is not None:  # the saved model reads whole sentences
         plain = saving.build(plan.bundle)
         copy_weights(model, plain)
@@ -113,7 +115,14 @@ def _check(family: str, corpus: Sequence[str | Path], out: str | Path, options: 
 
 
 def _fit(
-    model: keras.Model, plan: "_Plan", eval_model, options: Pretraining, files: Sequence[str | Path], report, **changes
+    model: keras.Model,
+    plan: "_Plan",
+    eval_model,
+    options: Pretraining,
+    files: Sequence[str | Path],
+    report,
+    callbacks: Sequence[keras.callbacks.Callback],
+    **changes,
 ) -> list[dict]:
     optimizer = OptimizerSpec(LAMB if options.optimizer == "lamb" else AdamW)
     rate = options.learning_rate or options.RATES[options.optimizer]
@@ -129,6 +138,7 @@ def _fit(
         eval_model,
         optimizer=optimizer,
         report=report,
+        callbacks=callbacks,
         sources=lambda number: corpora.lines_of_rows(files, plan.rows(number), plan.ids),
         options=options.fit(learning_rate=rate, **changes),
     )
