@@ -1,4 +1,5 @@
-"""The evaluations of a run as files to look at: history.csv, and history.png where Matplotlib is installed."""
+"""The evaluations of a run as files to look at: history.csv, and history.png where Matplotlib is installed; its record,
+run.json, and the figures in it."""
 
 import csv
 import json
