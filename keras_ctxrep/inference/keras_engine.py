@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -71,7 +72,6 @@ def runner(model: keras.Model, outputs: Sequence[str] = ()) -> Run:
     """
     signature = {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in model.input.items()}
 
-    @tf.function(input_signature=[signature])
     def compute(inputs):
         with on_this_machine():
             results = model(inputs, training=False)
@@ -80,7 +80,8 @@ def runner(model: keras.Model, outputs: Sequence[str] = ()) -> Run:
     @cache
     def traced() -> Callable:
         # called by itself, as the only graph: TensorFlow counts by source line, and would warn of other models' graphs
-        return compute.get_concrete_function()
+        function: Any = tf.function(compute, input_signature=[signature])
+        return function.get_concrete_function()
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         inputs = {name: tf.convert_to_tensor(batch[name]) for name in signature}

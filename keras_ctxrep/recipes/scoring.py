@@ -86,30 +86,26 @@ def score(
     Raises:
         ValueError: the data is malformed or does not fit the model's task.
     """
-    opened = None if isinstance(folder, str | Path) else folder
-    exported = _exported(folder) if opened is None else opened.exported
-    if opened is not None:
-        folder = str(opened)
+    if isinstance(folder, str | Path):
+        name, exported, opened = folder, _exported(folder), lambda: saving.load(zoo.find(folder))
+    else:
+        name, exported, opened = str(folder), folder.exported, lambda: (folder.keras_model, folder.bundle)
     if exported is not None:
-        _check_counts(folder, exported.bundle, options)
+        _check_counts(name, exported.bundle, options)
         if exported.bundle.task not in tasks.SERVED or carry_state:
-            raise ValueError(
-                f"{folder}: an export of the task {exported.bundle.task!r}: score the model folder it is of"
-            )
+            raise ValueError(f"{name}: an export of the task {exported.bundle.task!r}: score the model folder it is of")
         return _score_task(exported, data, predictions, options)
-    model, bundle = saving.load(zoo.find(folder)) if opened is None else (opened.keras_model, opened.bundle)
-    _check_counts(folder, bundle, options)
+    model, bundle = opened()
+    _check_counts(name, bundle, options)
     if carry_state and bundle.task not in _CARRYING:
-        raise ValueError(f"{folder}: its task is {bundle.task!r}; carry_state is of a biLM")
+        raise ValueError(f"{name}: its task is {bundle.task!r}; carry_state is of a biLM")
     if bundle.task in tasks.SERVED:
         predictor = keras_engine.predictor_of(model, bundle, batch_size)
         return _score_task(predictor, data, predictions, options)
     if predictions or replace(options, compare_ngram=None, order=Scoring.order) != Scoring():
-        raise ValueError(
-            f"{folder}: its task is {bundle.task!r}; columns, skip_bad and predictions are for task models"
-        )
+        raise ValueError(f"{name}: its task is {bundle.task!r}; columns, skip_bad and predictions are for task models")
     if not isinstance(data, str | Path):
-        raise ValueError(f"{folder}: its task is {bundle.task!r}; give a text file")
+        raise ValueError(f"{name}: its task is {bundle.task!r}; give a text file")
     if suffix(Path(data)) in TABLES:
         raise ValueError(f"{data}: rows of a table, and a {bundle.task} is scored on running text, a sentence a line")
     score_text = _CARRYING[bundle.task] if carry_state else _PRETRAINING[bundle.task]

@@ -179,7 +179,8 @@ class _Stages:
     """What a conversion does, on standard error: a bar on a terminal, elsewhere a line every half minute."""
 
     def __enter__(self) -> "_Stages":
-        self._bar, self._told = None, time.monotonic()
+        self._bar: Any = None
+        self._told = time.monotonic()
         return self
 
     def __exit__(self, *_: Any) -> None:
