@@ -83,10 +83,12 @@ def constructor(app, what, name, obj, options, signature, returned):
 def generated(app, page: str, source: list[str]) -> None:
     """Adds the help of every command, and the table of models, to their pages."""
     if page == "reference/commands":
-        for name in COMMANDS:
-            with redirect_stdout(StringIO()) as printed, suppress(SystemExit):
-                main([name, "--help"])
-            source[0] += f"\n## ctxrep {name}\n\n```text\n{printed.getvalue()}```\n"
+        for name, command in COMMANDS.items():
+            for words in ([name], *([name, family] for family in command.kinds or ())):
+                with redirect_stdout(StringIO()) as printed, suppress(SystemExit):
+                    main([*words, "--help"])
+                heading = f"{'#' * (1 + len(words))} ctxrep {' '.join(words)}"
+                source[0] += f"\n{heading}\n\n```text\n{printed.getvalue()}```\n"
     if page == "reference/models":
         source[0] += "\n| name | parameters | casing | licence | source | |\n|---|---|---|---|---|---|\n"
         for entry in ENTRIES:

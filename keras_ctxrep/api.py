@@ -1,13 +1,19 @@
 """The face of the library: `load` any artifact, `finetune` and `pretrain` a `Model`."""
 
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_ctxrep.inference.model import KerasEngine, Model, WordVectors, folder_of, load
 from keras_ctxrep.inference.silence import start_tensorflow
+
+if TYPE_CHECKING:
+    import keras
 
 __all__ = ["KerasEngine", "Model", "WordVectors", "finetune", "load", "pretrain"]
 
@@ -21,9 +27,14 @@ def finetune(
     task: str = "classify",
     out: str | Path | None = None,
     report: Report | None = None,
+    callbacks: "Sequence[keras.callbacks.Callback]" = (),
+    verbose: bool = True,
     **options: Any,
 ) -> Model:
     """Fine-tunes an encoder for a task, by `recipes.finetune`, and opens the result.
+
+    How good it is: `Model.metrics` has the figures on `dev`, `Model.history` those of each evaluation, and
+    `Model.evaluate` those on other data.
 
     Args:
         data: what to learn from: columns, (texts, labels) or (texts, pairs, labels), as lists, arrays or Series; a
@@ -37,7 +48,9 @@ def finetune(
         task: one of `tasks.TASKS`.
         out: the model folder to write, with the record of the run, in which an interrupted run resumes; None: the
             model is only returned, and `Model.save` writes it.
-        report: called with each evaluation.
+        report: called with each evaluation, {"step", "minutes", "loss", "val_accuracy", ...}; `print`, for example.
+        callbacks: of Keras, for `model.fit`, see `training.fit.fit`.
+        verbose: print a line with the main metric, the length and the time on standard error in the end.
         options: fields of `options.Finetuning` and of the task's own options, such as `epochs`, `learning_rate`,
             `batch_size` and `seed`; or `options=Finetuning(...)`, which type checkers read.
 
@@ -48,9 +61,10 @@ def finetune(
     start_tensorflow()
     from keras_ctxrep import recipes
 
+    begin = time.monotonic()
     with folder_of(encoder) as source, _output(out) as folder:
-        recipes.finetune(data, dev, source, folder, task=task, report=report, **options)
-        return _opened(folder, out)
+        recipes.finetune(data, dev, source, folder, task=task, report=report, callbacks=callbacks, **options)
+        return _opened(folder, out, time.monotonic() - begin if verbose else None)
 
 
 def pretrain(
@@ -58,6 +72,8 @@ def pretrain(
     corpus: Sequence[str | Path],
     out: str | Path | None = None,
     report: Report | None = None,
+    callbacks: "Sequence[keras.callbacks.Callback]" = (),
+    verbose: bool = True,
     **options: Any,
 ) -> Model:
     """Pretrains a biLM, a BERT or a language model from text files, by `recipes.pretrain`, and opens the result.
@@ -65,8 +81,7 @@ def pretrain(
     Args:
         family: "elmo", "bert" or "lm".
         corpus: text files, one sentence a line, an empty line between documents; or a folder of `recipes.prepare`.
-        out: as of `finetune`.
-        report: called with each evaluation.
+        out, report, callbacks, verbose: as in `finetune`.
         options: fields of `options.Pretraining`, of which `steps` or `minutes` is needed; or
             `options=Pretraining(...)`.
 
@@ -77,20 +92,44 @@ def pretrain(
     start_tensorflow()
     from keras_ctxrep import recipes
 
+    begin = time.monotonic()
     with _output(out) as folder:
-        recipes.pretrain(family, corpus, folder, report=report, **options)
-        return _opened(folder, out)
+        recipes.pretrain(family, corpus, folder, report=report, callbacks=callbacks, **options)
+        return _opened(folder, out, time.monotonic() - begin if verbose else None)
 
 
 # ------------------------------------------------------------------------------------------------------------- details
 
 
-def _opened(folder: Path, out: str | Path | None) -> Model:
-    """The model of a folder, which is temporary unless it is `out`."""
-    model = load(folder)
+def _opened(folder: Path, out: str | Path | None, seconds: float | None) -> Model:
+    """The model of a run's folder, which is temporary unless it is `out`.
+
+    Args:
+        folder, out: of the run.
+        seconds: that it took, which are printed with what came of it; None: nothing is printed.
+    """
+    from keras_ctxrep.training import history
+    from keras_ctxrep.training.strategy import choose, is_chief
+
+    model = replace(load(folder), record=history.record(folder))
     if out is None and isinstance(model.engine, KerasEngine):
         model.engine.path = None
+    if seconds is not None and is_chief(choose()):
+        print(f"{model.bundle.task}: {_summary(model)} in {seconds:,.0f} s", file=sys.stderr, flush=True)
     return model
+
+
+def _summary(model: Model) -> str:
+    """The main metric, of pretraining all, the size of the development data and the length of a run."""
+    record: Any = model.record
+    metrics = {name: value for name, value in model.metrics.items() if not name.endswith("loss")} or model.metrics
+    size, epochs, steps = "held-out text", record.get("epochs"), model.history[-1]["step"]
+    if "dev" in record:
+        chosen = next(name for name in model.history[-1] if name.startswith("val_")).removeprefix("val_")
+        metrics = {chosen: model.metrics[chosen]}
+        size = f"{record['dev']['examples']:,} development examples"
+    shown = (f"{name.replace('_logits_', ' ').replace('_', ' ')} {value:.4f}" for name, value in metrics.items())
+    return f"{', '.join(shown)} on {size}; {steps:,} steps" + (f" ({epochs:.3g} epochs)" if epochs else "")
 
 
 @contextmanager

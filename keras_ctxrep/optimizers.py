@@ -383,7 +383,10 @@ class OptimizerSpec:
     def make(self, learning_rate: float | None, weight_decay: float, clip: float) -> keras.optimizers.Optimizer:
         """The optimizer; only where it is `scheduled` do the arguments count."""
         shared = {"learning_rate": learning_rate, "weight_decay": weight_decay, "clip": clip}
-        return self.kind(**(shared if self.scheduled else {}), **self.arguments)
+        arguments = {**(shared if self.scheduled else {}), **self.arguments}
+        if isinstance(rate := arguments.get("learning_rate"), int):
+            arguments["learning_rate"] = float(rate)  # Keras takes no whole numbers
+        return self.kind(**arguments)
 
 
 def _of_layer(values, variable, default):

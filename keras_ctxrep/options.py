@@ -49,7 +49,13 @@ KERAS, AUTO = ENGINES = ("keras", "auto")  # of a model folder, see `inference.s
 PLACES = ("auto", "one", "mirrored", "multiworker")  # where to train
 DECAYS = ("linear", "cosine", "inverse_sqrt", "none")  # of the learning rate
 GROUPS = ("data", "model", "schedule", "output", "machine", "task")  # of the command's help, in this order
-_METADATA = {"metavar", "nargs", "neutral", "model", "excludes"}
+FAMILIES = {
+    "elmo": "ELMo",
+    "bert": "BERT",
+    "lm": "lm",
+    "static": "static vectors",
+}  # of pretraining, as help shows them
+_METADATA = {"metavar", "nargs", "neutral", "model", "excludes", "families"}
 _BOUNDS = {"choices", "above", "least", "most", "below"}
 P = ParamSpec("P")
 K = ParamSpec("K")
@@ -57,19 +63,27 @@ R = TypeVar("R", covariant=True)
 T = TypeVar("T")
 
 
-def option(default: Any, help: str, group: str | None = None, **metadata) -> Any:
+def option(default: Any, help: str | Mapping[str, str], group: str | None = None, **metadata) -> Any:
     """A dataclass field that is an option.
 
     Args:
         default: the default value.
-        help: one line for the command line and the documentation, without the default.
+        help: one line for the command line and the documentation, without the default; of an option that is for some
+            `families`, or another one in each, a mapping from their names.
         group: of the help, one of `GROUPS`; None: what is shown first.
         metadata: `choices`, the values it may have; the bounds of a number, `above` (value > above), `least` (value >=
             least), `below` and `most`, which None always satisfies; `metavar` and `nargs` as of
             `argparse.ArgumentParser.add_argument`; `neutral=True`: the result of a run and its identity do not depend
             on it; `model=True`: a model folder, or the name of a published model; `excludes`, a name that several
-            options have: one of them on the command line replaces all of them in a configuration file.
+            options have: one of them on the command line replaces all of them in a configuration file; `families`,
+            those of `FAMILIES` whose pretraining has the option (default: all).
     """
+    if not isinstance(help, str):
+        metadata["families"] = help
+        help = "; ".join(f"{FAMILIES[family]}: {text}" for family, text in help.items())
+    elif "families" in metadata:
+        metadata["families"] = dict.fromkeys(metadata["families"], help)
+        help = f"{', '.join(FAMILIES[family] for family in metadata['families'])}: {help}"
     if unknown := metadata.keys() - _METADATA - _BOUNDS:
         raise TypeError(f"{unknown.pop()}: options have {', '.join(sorted(_METADATA | _BOUNDS))}")
     allowed = Range(**{name: metadata.pop(name) for name in _BOUNDS & metadata.keys()})
@@ -216,7 +230,11 @@ class Schedule(Options):
     decay: str = option("linear", "fall of the learning rate after the warm-up", "schedule", choices=DECAYS)
     microbatches: int = option(1, "parts of a batch, one after another: saves memory", "machine", above=0, neutral=True)
     recompute: bool = option(
-        False, "BERT: recompute activations for the gradient: a third slower", "machine", neutral=True
+        False,
+        "recompute activations for the gradient: a third slower",
+        "machine",
+        neutral=True,
+        families=("bert",),
     )
     checkpoint_minutes: float = option(5.0, "time between two checkpoints", "output", least=0, neutral=True)
     tensorboard: str | Path | None = option(
@@ -263,13 +281,19 @@ class Text(Seeded):
     )
     vocab_size: int = option(8000, "entries of a learned vocabulary, at most", "data", above=0)
     vocab_sample: int = option(200_000, "random sentences that a vocabulary is learned from", "data", above=0)
-    min_count: int = option(2, "ELMo: minimum count of a word in a learned vocabulary", "data", above=0)
-    cased: bool = option(False, "BERT: keep case and accents", "data")
+    min_count: int = option(
+        2, "minimum count of a word in a learned vocabulary", "data", above=0, families=("elmo", "lm")
+    )
+    cased: bool = option(
+        False,
+        {"bert": "keep case and accents", "lm": "--units pieces: keep case and accents"},
+        "data",
+    )
     init: str | Path | None = option(
         None, "start from this model, to adapt it or to go on with longer texts", "model", metavar="FOLDER", model=True
     )
     max_length: int = option(128, "tokens per example; longer ones are cut", "data", above=0)
-    whole_words: bool = option(False, "BERT: mask all pieces of a word together", "data")
+    whole_words: bool = option(False, "mask all pieces of a word together", "data", families=("bert",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,35 +345,56 @@ class Pretraining(Text, Training):
 
     size: str | None = option(
         None,
-        "a size, elmo_2x1024_128_2048cnn_1xhighway, bert_12_768_12 or lm_lstm_2x200 (default: a small one, or as init)",
+        {
+            family: f"a size, such as {size} (default: a small one, or as init)"
+            for family, size in (
+                ("elmo", "elmo_2x1024_128_2048cnn_1xhighway"),
+                ("bert", "bert_12_768_12"),
+                ("lm", "lm_lstm_2x200"),
+            )
+        },
     )
     next_sentence: bool | None = option(
         None,
-        "BERT: pairs of segments and next-sentence prediction, or texts alone (default: pairs, or as init)",
+        "pairs of segments and next-sentence prediction, or texts alone (default: pairs, or as init)",
         "model",
+        families=("bert",),
     )
-    read_words: bool = option(False, "ELMo: read the vocabulary's words instead of characters", "model")
+    read_words: bool = option(False, "read the vocabulary's words instead of characters", "model", families=("elmo",))
     units: str | None = option(
         None,
-        "lm: what a token is (default: words, or as init)",
+        "what a token is (default: words, or as init)",
         "data",
+        families=("lm",),
         choices=("words", "pieces", "characters"),
     )
     unroll: int | None = option(
         None,
-        "ELMo: running text, N words per step (published: 20; default: whole sentences); lm: tokens per step "
-        "(default: 35)",
+        {
+            "elmo": "running text, N words per step (published: 20; default: whole sentences)",
+            "lm": "tokens of running text per step (default: 35)",
+        },
         "model",
         above=0,
     )
     samples: int | None = option(
         None,
-        "ELMo, lm of words: words sampled for the softmax (published: 8192; default: the full softmax)",
+        {
+            "elmo": "words sampled for the softmax (published: 8192; default: the full softmax)",
+            "lm": "--units words: words sampled for the softmax (default: the full softmax)",
+        },
         "model",
         above=0,
     )
     optimizer: str = option(
-        "adamw", "adagrad: as ELMo was published; lamb: for batches of thousands", "schedule", choices=tuple(RATES)
+        "adamw",
+        {
+            "elmo": "adagrad: as ELMo was published; lamb: for batches of thousands",
+            "bert": "lamb: for batches of thousands",
+            "lm": "adagrad: at a constant rate; lamb: for batches of thousands",
+        },
+        "schedule",
+        choices=tuple(RATES),
     )
 
     def __post_init__(self):
@@ -389,7 +434,7 @@ class Parallel(Options):
 class Preparation(Text, Parallel):
     """Options of `recipes.prepare`; `max_length` is BERT's."""
 
-    copies: int = option(10, "BERT: passes over the text, each with new masks", "data", above=0)
+    copies: int = option(10, "passes over the text, each with new masks", "data", above=0, families=("bert",))
 
     def __post_init__(self):
         super().__post_init__()

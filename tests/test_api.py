@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -235,11 +236,82 @@ def test_labels_keep_their_type(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[1].startswith("red 1\t1\t")
 
 
-def test_pretrain(tmp_path):
+class Stop(keras.callbacks.Callback):
+    """Ends a run after two steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps += 1
+        self.model.stop_training = self.steps == 2
+
+
+def test_a_model_says_how_good_it_is(data, tmp_path, capsys):
+    """By its record: of a model in memory, once it is saved, and once it is loaded."""
+    texts, labels = ["a good film", "a bad film", "a good bad film"] * 8, ["yes", "no", "no"] * 8
+    stop = Stop()
+    model = ctx.finetune(
+        (texts, labels), dev=0.25, encoder="words", epochs=4, batch_size=6, seed=1, callbacks=[stop], report=print
+    )
+    printed = capsys.readouterr()
+    assert re.fullmatch(r"classify: accuracy \d\.\d{4} on 6 development examples; 2 steps \(0\.667 epochs\) in \d+ s\n",
+                        printed.err)  # fmt: skip
+    assert [entry["step"] for entry in model.history] == [2] and stop.steps == 2
+    assert printed.out == f"{model.history[0]}\n"
+    assert {"accuracy", "macro_f1"} <= {*model.metrics}
+    assert model.metrics["accuracy"] == model.history[0]["val_accuracy"]
+    for saved in (model, ctx.load(model.save(tmp_path / "saved"))):
+        assert saved.history == model.history and saved.metrics == model.metrics
+        figures = saved.evaluate(data)
+        right = [answer["label"] == label for answer, label in zip(saved.predict(texts[:2]), labels, strict=False)]
+        assert figures["examples"] == 16 and figures["accuracy"] == np.mean(right)
+    assert model.evaluate({"a": texts, "b": labels}, columns={"text": "a", "label": "b"})["examples"] == 24
+    assert ctx.load(SHIPPED).history == [] and ctx.load(SHIPPED).metrics == {}
+
+
+@pytest.mark.usefixtures("tflite_in_process")
+def test_exports_are_evaluated_as_the_model(classifier, data, tmp_path):
+    expected = classifier.evaluate(data)
+    assert expected == recipes.score(classifier.engine.path, data) == recipes.score(classifier, data)
+    for other in (classifier.export(tmp_path / "films").parent, classifier.tflite(tmp_path / "films.tflite")):
+        figures = ctx.load(other).evaluate(data)
+        assert {name: figures[name] for name in ("examples", "accuracy")} == {
+            name: expected[name] for name in ("examples", "accuracy")
+        }
+        assert ctx.load(other).history == []
+
+
+def test_nothing_is_printed_where_it_is_not_wanted(capsys):
+    ctx.finetune((["a good film", "a bad film"] * 8, ["yes", "no"] * 8), encoder="words", steps=1, verbose=False)
+    printed = capsys.readouterr()
+    assert printed.out == printed.err == ""
+
+
+def test_a_learning_rate_that_is_far_too_high_is_warned_of():
+    """A whole number too, which Keras would refuse."""
+    columns = (["a good film", "a bad film"] * 8, ["yes", "no"] * 8)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        model = ctx.finetune(columns, encoder="words", steps=1, learning_rate=100, verbose=False)
+        ctx.finetune(columns, encoder="words", steps=1, learning_rate=0.5, verbose=False)
+    (warning,) = [str(each.message) for each in caught if each.category is UserWarning]
+    assert warning.startswith("learning_rate=100: AdamW moves") and "default of this encoder is 0.001" in warning
+    assert len(model.history) == 1
+
+
+def test_pretrain(tmp_path, capsys):
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat\nthe dog ran\n" * 10)
-    model = ctx.pretrain("elmo", [text], valid=text, size="elmo_2x128_64_256cnn_1xhighway", steps=1, batch_size=4)
+    stop, size = Stop(), "elmo_2x128_64_256cnn_1xhighway"
+    model = ctx.pretrain("elmo", [text], valid=text, size=size, steps=9, batch_size=4, callbacks=[stop])
     assert model.encode(TEXTS).shape == (2, 128)
+    assert [entry["step"] for entry in model.history] == [1, 2] and stop.steps == 2
+    assert model.metrics["loss"] == min(entry["val_loss"] for entry in model.history)
+    error = capsys.readouterr().err
+    assert error.startswith("language_model: backward perplexity ") and " on held-out text; 2 steps in " in error
+    assert model.evaluate(text)["sentences"] == 20
 
 
 def test_what_is_no_model(tmp_path):
@@ -278,6 +350,25 @@ def test_nothing_is_logged_while_tensorflow_starts():
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow  # four models in a process that imports TensorFlow
+def test_several_trainings_in_a_process_log_nothing(tmp_path):
+    """Neither INFO of TensorFlow's services and compilers, nor a warning that models of one process are a retracing."""
+    code = (
+        "import keras_ctxrep as ctx\n"
+        "rows = ['a good film', 'a bad film'] * 8, ['yes', 'no'] * 8\n"
+        "for number in range(3):\n"
+        f"    model = ctx.finetune(rows, 0.25, {SHIPPED!r}, steps=2, batch_size=4, max_length=16)\n"
+        "    model.predict(rows[0]), model.encode(rows[0])\n"
+        f"print(ctx.load(model.save({str(tmp_path / 'm')!r})).predict(['a film'])[0]['label'])\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 0 and len(lines) == 3, done.stderr
+    assert all(line.startswith("classify: accuracy ") for line in lines), done.stderr
+    assert done.stdout.strip() in ("yes", "no")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +12,25 @@ from keras_ctxrep.cli.flags import Flags
 
 
 @dataclass(frozen=True)
+class Kind:
+    """One of the kinds of a subcommand, such as `bert` of `ctxrep pretrain bert`: its flags, and its help."""
+
+    flags: Callable[[Flags], None]
+    help: str
+    description: str
+
+
+@dataclass(frozen=True)
 class Command:
     """A subcommand: what it runs, its flags, and its help."""
 
     run: Callable[[argparse.Namespace], None]
-    flags: Callable[[Flags], None]
+    flags: Callable[[Flags], None] | None  # None: its kinds have them
     help: str
     description: str
     configurable: bool = False  # takes --config
     tensorflow: Callable[[argparse.Namespace], bool] = lambda args: True  # whether it needs TensorFlow
+    kinds: Mapping[str, Kind] | None = None  # by the values of the argument "family"
 
 
 class Usage(Exception):

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any, TypeVar, get_args, get_origin
 
 from keras_ctxrep.checks import check_value, kinds, read_json, read_yaml
@@ -21,16 +21,19 @@ class Flags:
 
     Args:
         parser: the subcommand's parser.
+        chosen: of a command that has several kinds: the name of that argument -> the kind.
 
     Attributes:
         models: the arguments that are model folders, or names of published models in their place.
         files: those that are files, or lists of them, which the command reads.
+        foreign: option that only other kinds of the command have -> these, each with its default.
     """
 
-    def __init__(self, parser: argparse.ArgumentParser):
-        self.parser = parser
+    def __init__(self, parser: argparse.ArgumentParser, chosen: Mapping[str, str] = MappingProxyType({})):
+        self.parser, self.chosen = parser, chosen
         self.models: list[str] = []
         self.files: list[str] = []
+        self.foreign: dict[str, dict[str, Any]] = {}
         self._groups = {name: parser.add_argument_group(name) for name in GROUPS}
         self._actions: dict[str, argparse.Action] = {}
         self._fields: dict[str, Field] = {}
@@ -67,6 +70,7 @@ class Flags:
         without: Collection[str] = (),
         group: str | None = None,
         defaults: Mapping[str, str] | None = None,
+        family: str | None = None,
     ) -> None:
         """A flag for each field of a dataclass; what is not given is None, so that the dataclass has the defaults.
 
@@ -76,9 +80,12 @@ class Flags:
             without: fields that get no flag.
             group: of those that name none, as of `add`.
             defaults: field -> its default in words, where another module decides it.
+            family: of pretraining, whose options alone get flags.
         """
         for entry in fields(options):
-            if entry.name in without or entry.name in self._actions:
+            families = entry.metadata.get("families")
+            skip = entry.name in without or entry.name in self._actions
+            if skip or (family is not None and families is not None and family not in families):
                 continue
             details, types = entry.metadata, [kind for kind in kinds(entry.type) if kind is not NoneType]
             arguments: dict[str, Any] = {name: details[name] for name in ("metavar", "nargs") if name in details}
@@ -93,12 +100,27 @@ class Flags:
                 parse = _parser_of(entry, types[0]) if types[0] in (int, float) else str
                 arguments = {"metavar": _METAVARS.get(types[0], "NAME"), "type": parse} | arguments
             default = (defaults or {}).get(entry.name, entry.default)
-            no_note = default is None or default is False or "default:" in details["help"]
+            text = families[family] if families is not None and family is not None else details["help"]
+            no_note = default is None or default is False or "default:" in text
             note = "" if no_note else f" (default: {default})"
-            help = f"{prefix}{details['help']}{note}"
+            help = f"{prefix}{text}{note}"
             flag = f"--{entry.name.replace('_', '-')}"
             self.add(flag, help, details.get("group", group), details.get("model", False), default=None, **arguments)
             self._fields[entry.name] = entry
+
+    def leave_out(self, name: str) -> str:
+        """What is wrong with an option of other kinds of the command."""
+        *owners, last = self.foreign[name]
+        listed = f"{', '.join(owners)} and {last}" if owners else last
+        return f"leave out --{name.replace('_', '-')}: it is for {listed}, not for {', '.join(self.chosen.values())}"
+
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of all arguments, by name; None of those that are no options of a dataclass."""
+        return {name: self._fields[name].default if name in self._fields else None for name in self._actions}
+
+    def takes(self) -> dict[str, int | str | None]:
+        """How many values each flag takes: None for one, "+" for some, 0."""
+        return {flag: action.nargs for action in self._actions.values() for flag in action.option_strings}
 
     def shorten_usage(self) -> None:
         """Leaves the optional flags out of the usage if there are many."""
@@ -124,13 +146,17 @@ class Flags:
         excluded = {excludes.get(name) for name in names} - {None}
         for key, value in read_config(path).items():
             name = key.replace("-", "_")
-            if name not in self._actions:
+            if name in self.foreign:
+                if value not in (None, *self.foreign[name].values()):  # a run.json has all defaults
+                    raise ValueError(f"{path}: {self.leave_out(name)}")
+                continue
+            if name not in {*self._actions, *self.chosen}:
                 nearest = nearest_option(name, self._actions)
                 raise ValueError(f"{path}: {key!r} is not an option of this command; the nearest one is {nearest!r}")
             if excludes.get(name) in excluded or value is None:
                 continue
-            action = self._actions[name]
-            if not action.option_strings:  # `family`, which stands on the command line
+            action = self._actions.get(name)
+            if action is None or not action.option_strings:  # which stands on the command line
                 if value not in argv:
                     raise ValueError(
                         f"{path}: {name} is {value!r}; give it: ctxrep COMMAND {value} --config {path} ..."
@@ -155,6 +181,25 @@ class Flags:
         if not all(isinstance(part, str) for part in parts):
             raise ValueError(f"{name}={value!r}: a file or folder is needed")
         return parts if action.nargs == "+" else value
+
+
+def first_positional(argv: Sequence[str], takes: Mapping[str, int | str | None]) -> int | None:
+    """The index of the first word that is neither a flag nor a value of one, see `Flags.takes`.
+
+    >>> first_positional(["--corpus", "a", "b", "--steps", "3", "bert"], {"--corpus": "+", "--steps": None})
+    5
+    """
+    index = 0
+    while index < len(argv):
+        flag, sign, _ = argv[index].partition("=")
+        if not flag.startswith("-"):
+            return index
+        index += 1
+        count = takes.get(flag, 0)
+        index += count is None and not sign
+        while count == "+" and index < len(argv) and not argv[index].startswith("-"):
+            index += 1
+    return None
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

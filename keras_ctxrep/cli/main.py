@@ -7,12 +7,12 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from keras_ctxrep.cli import deployment, models, search, training, vectors
-from keras_ctxrep.cli.command import Usage, print_error
-from keras_ctxrep.cli.flags import Flags
+from keras_ctxrep.cli.command import Command, Kind, Usage, print_error
+from keras_ctxrep.cli.flags import Flags, first_positional
 from keras_ctxrep.inference.silence import end_silently, leave_out_unused, start_tensorflow
 from keras_ctxrep.options import LEARNED
 from keras_ctxrep.version import __version__, install_hint
@@ -50,38 +50,79 @@ def _meant(word: str, known: Sequence[str]) -> str:
     return f": did you mean {close[0]}?" if close else ""
 
 
-def parser(name: str | None = None) -> tuple[argparse.ArgumentParser, Flags | None]:
-    """The command's parser; to start fast, only the named subcommand gets its flags."""
+def parser(name: str | None = None, family: str | None = None) -> tuple[argparse.ArgumentParser, Flags | None]:
+    """The command's parser; to start fast, only the named subcommand gets its flags, or the named one of its kinds."""
     main = _Parser("ctxrep", description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter)
     main.add_argument("--version", action="version", version=f"keras_ctxrep {__version__}")
-    subparsers = main.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers: Any = main.add_subparsers(dest="command", required=True, metavar="COMMAND")
     flags = None
     for command_name, command in COMMANDS.items():
-        sub = subparsers.add_parser(
-            command_name,
-            help=command.help,
-            description=command.description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+        sub = _add_parser(subparsers, command_name, command)
         sub.set_defaults(run=command.run)
-        sub.add_argument("--debug", action="store_true", help="print the whole traceback of an error")
-        if command.configurable:
-            sub.add_argument(
-                "--config", metavar="FILE.yaml", help="options from a file, or from the run.json of a model folder"
-            )
-        if command_name == name:
-            flags = Flags(sub)
-            command.flags(flags)
-            flags.shorten_usage()
-            sub.set_defaults(models=flags.models, files=flags.files)
+        if command.flags is not None:
+            _add_common_flags(sub, command)
+            if command_name == name:
+                flags = _flags(sub, command.flags)
+        elif command.kinds is not None and command_name == name:
+            families: Any = sub.add_subparsers(dest="family", required=True, metavar="FAMILY", title="families")
+            for kind_name, kind in command.kinds.items():
+                of_kind = _add_parser(families, kind_name, kind)
+                _add_common_flags(of_kind, command)
+                if kind_name == family:
+                    flags = _flags(of_kind, kind.flags, {"family": kind_name})
+                    flags.foreign = _foreign(command.kinds, flags)
     return main, flags
+
+
+def _add_parser(subparsers: Any, name: str, described: Command | Kind) -> argparse.ArgumentParser:
+    return subparsers.add_parser(
+        name,
+        help=described.help,
+        description=described.description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def _add_common_flags(sub: argparse.ArgumentParser, command: Command) -> None:
+    sub.add_argument("--debug", action="store_true", help="print the whole traceback of an error")
+    if command.configurable:
+        sub.add_argument(
+            "--config", metavar="FILE.yaml", help="options from a file, or from the run.json of a model folder"
+        )
+
+
+def _flags(
+    sub: argparse.ArgumentParser, add: Callable[[Flags], None], chosen: Mapping[str, str] | None = None
+) -> Flags:
+    """The flags of a subcommand, which are added to its parser."""
+    flags = Flags(sub, chosen or {})
+    add(flags)
+    flags.shorten_usage()
+    sub.set_defaults(models=flags.models, files=flags.files)
+    return flags
+
+
+def _flags_of_kinds(kinds: Mapping[str, Kind]) -> dict[str, Flags]:
+    return {family: _flags(argparse.ArgumentParser(), kind.flags) for family, kind in kinds.items()}
+
+
+def _foreign(kinds: Mapping[str, Kind], own: Flags) -> dict[str, dict[str, Any]]:
+    """The options of a command that other kinds than this one have, see `Flags.foreign`."""
+    options: dict[str, dict[str, Any]] = {}
+    for family, flags in _flags_of_kinds(kinds).items():
+        for name, default in flags.defaults().items():
+            options.setdefault(name, {})[family] = default
+    return {name: owners for name, owners in options.items() if name not in own.defaults()}
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     name = next((word for word in argv if not word.startswith("-")), None)
-    main, flags = parser(name)
-    if flags is not None and COMMANDS[str(name)].configurable:
+    command, family = COMMANDS.get(str(name)), None
+    if command is not None and command.kinds:
+        argv, family = _family_first(argv, str(name), command.kinds)
+    main, flags = parser(name, family)
+    if flags is not None and command is not None and command.configurable:
         config = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         config.add_argument("--config")
         path = config.parse_known_args(argv)[0].config
@@ -93,9 +134,26 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     args, unknown = main.parse_known_args(argv)
     if unknown:
         known = [flag for flag in flags.flags if flag.startswith("--")] if flags else []
-        meant = _meant(unknown[0].partition("=")[0], known) if unknown[0].startswith("--") else ""
+        flag = unknown[0].partition("=")[0]
+        option = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
+        if flags and option in flags.foreign:
+            flags.parser.error(flags.leave_out(option))
+        meant = _meant(flag, known) if flag.startswith("--") else ""
         (flags.parser if flags else main).error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
     return args
+
+
+def _family_first(argv: Sequence[str], name: str, kinds: Mapping[str, Kind]) -> tuple[list[str], str | None]:
+    """The arguments with the family right after the command's name, and the family; it may stand among the flags."""
+    begin = argv.index(name) + 1
+    before, words = [*argv[:begin]], [*argv[begin:]]
+    if not words or words[0].startswith("-"):
+        takes = {flag: count for flags in _flags_of_kinds(kinds).values() for flag, count in flags.takes().items()}
+        index = first_positional(words, takes | {"--config": None})
+        if index is None:  # none that argparse could take for the family
+            return before + [word for word in words if word in ("-h", "--help")], None
+        words = [words[index], *words[:index], *words[index + 1 :]]
+    return before + words, words[0] if words else None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

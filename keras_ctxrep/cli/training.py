@@ -4,12 +4,14 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
 from keras_ctxrep import options
 from keras_ctxrep.cli.command import (
     FOLDER,
     Command,
+    Kind,
     Usage,
     positive,
     print_error,
@@ -22,20 +24,23 @@ from keras_ctxrep.cli.flags import Flags, file_or_fraction, grid, options_of, va
 from keras_ctxrep.models import tuning
 
 MINUTES = 30.0  # of pretraining and of distillation from text, unless --steps is given
+PRETRAIN = """\
+Text files are UTF-8, one sentence a line, an empty line between documents; .gz, .bz2 and .xz are read as
+they are. The same command resumes an interrupted run."""
+PREPARE = """\
+Writes shards to a folder, for `ctxrep pretrain FAMILY --corpus FOLDER`: for ELMo sentences split into
+words, for BERT pairs of segments with their masks. Without it, text is split and masked anew in every pass.
+The shards are the same for any number of processes and any runner, and the same command resumes an
+interrupted preparation."""
 DEV = 0.1  # fraction of the labelled examples that is held out, unless --dev is given
 
 
 def _pretrain(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
-    static = args.family == "static"
-    kinds = (options.StaticPretraining, options.Pretraining)
-    kind, other = kinds if static else kinds[::-1]
-    if foreign := [name for name in values_of(other, args) if name not in values_of(kind, args)]:
-        flag = f"--{foreign[0].replace('_', '-')}"
-        raise Usage(f"pretrain {args.family}: leave out {flag}: it is {'not ' if static else ''}for static vectors")
-    if static:
-        history = recipes.pretrain_static(args.corpus, args.out, print_evaluation, options=options_of(kind, args))
+    if args.family == "static":
+        chosen = options_of(options.StaticPretraining, args)
+        history = recipes.pretrain_static(args.corpus, args.out, print_evaluation, options=chosen)
     else:
         if args.steps is None and args.minutes is None:
             args.minutes = MINUTES
@@ -44,16 +49,21 @@ def _pretrain(args: argparse.Namespace) -> None:
     print_line(f"{args.out}: {history[-1]['step']} steps, {history[-1]['minutes']:.1f} minutes")
 
 
-def _pretrain_flags(flags: Flags) -> None:
-    flags.add("family", "what to train", choices=("elmo", "bert", "lm", "static"))
-    flags.add("--corpus", "text files, or a folder that `prepare` wrote", nargs="+", required=True, metavar="FILE")
+def _pretrain_flags(flags: Flags, family: str) -> None:
+    prepared = ", or a folder that `prepare` wrote" if family in ("elmo", "bert") else ""
+    flags.add("--corpus", f"text files{prepared}", nargs="+", required=True, metavar="FILE")
     flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
-    rates = ", ".join(f"{name} {rate:g}" for name, rate in options.Pretraining.RATES.items())
-    minutes = f"{MINUTES:g}, unless --steps is given"
-    defaults = {"minutes": minutes, "learning_rate": f"{rates}; static: of skipgram 0.025, of cbow 0.05, adagrad 0.1"}
-    defaults |= {"batch_size": "32; static: 1024 words", "vocab_size": "8000; static: all", "min_count": "2; static: 5"}
-    flags.add_options(options.Pretraining, defaults=defaults)
-    flags.add_options(options.StaticPretraining, prefix="static: ")
+    if family == "static":
+        rates = "of skipgram 0.025, of cbow 0.05, with --adagrad 0.1"
+        flags.add_options(options.StaticPretraining, defaults={"learning_rate": rates})
+        return
+    rates = ", ".join(
+        f"{name} {rate:g}"
+        for name, rate in options.Pretraining.RATES.items()
+        if (family, name) != ("bert", "adagrad")  # which it does not have
+    )
+    defaults = {"minutes": f"{MINUTES:g}, unless --steps is given", "learning_rate": rates}
+    flags.add_options(options.Pretraining, defaults=defaults, family=family)
 
 
 def _prepare(args: argparse.Namespace) -> None:
@@ -69,11 +79,11 @@ def _prepare(args: argparse.Namespace) -> None:
     print_line(f"{args.out}: {text}, {len(counts['shards'])} shards")
 
 
-def _prepare_flags(flags: Flags) -> None:
-    flags.add("family", "whose pretraining", choices=("elmo", "bert"))
+def _prepare_flags(flags: Flags, family: str) -> None:
     flags.add("--corpus", "text files", nargs="+", required=True, metavar="FILE")
     flags.add("--out", "the folder to write", required=True, metavar="FOLDER")
-    flags.add_options(options.Preparation)
+    whole = ("max_length",) if family == "elmo" else ()  # sentences are kept whole
+    flags.add_options(options.Preparation, without=whole, family=family)
 
 
 def _train(args: argparse.Namespace) -> None:
@@ -414,23 +424,55 @@ def _score_flags(flags: Flags) -> None:
 COMMANDS = {
     "pretrain": Command(
         _pretrain,
-        _pretrain_flags,
+        None,
         "learn an ELMo biLM, a BERT, a language model (lm) or static word vectors from text",
-        "Learn from plain text: UTF-8, one sentence a line, an empty line between documents; .gz, .bz2 and .xz are\n"
-        "read as they are. The same command resumes an interrupted run.\n\n"
+        f"{PRETRAIN} `ctxrep pretrain FAMILY --help` lists the\noptions of a family.\n\n"
         "  ctxrep pretrain bert --corpus text.txt --minutes 60 --out bert\n"
         "  ctxrep pretrain static --corpus text.txt --model skipgram --subwords --out vectors",
         True,
+        kinds={
+            name: Kind(
+                partial(_pretrain_flags, family=name),
+                help,
+                f"Learn {help}.\n\n{PRETRAIN}\n\n  ctxrep pretrain {name} {example}",
+            )
+            for name, help, example in (
+                (
+                    "elmo",
+                    "a biLM over the characters of words, whose layers are ELMo's vectors",
+                    "--corpus text.txt --minutes 30 --out lm",
+                ),
+                (
+                    "bert",
+                    "a BERT, by masked words and next sentences",
+                    "--corpus text.txt --minutes 60 --out bert",
+                ),
+                (
+                    "lm",
+                    "a language model in one direction, over words, word pieces or characters",
+                    "--corpus text.txt --size lm_lstm_2x200 --units characters --out lm",
+                ),
+                (
+                    "static",
+                    "static word vectors: skip-gram or CBOW, of words alone or with n-grams",
+                    "--corpus text.txt --model skipgram --subwords --out vectors",
+                ),
+            )
+        },
     ),
     "prepare": Command(
         _prepare,
-        _prepare_flags,
+        None,
         "split a large text, and for BERT mask it, once before pretraining",
-        "Writes shards to a folder, for `ctxrep pretrain FAMILY --corpus FOLDER`: for ELMo sentences split into\n"
-        "words, for BERT pairs of segments with their masks. Without it, text is split and masked anew in every pass.\n"
-        "The shards are the same for any number of processes and any runner, and the same command resumes an\n"
-        "interrupted preparation.",
+        PREPARE,
         True,
+        kinds={
+            name: Kind(partial(_prepare_flags, family=name), help, PREPARE)
+            for name, help in (
+                ("elmo", "sentences split into words, for `ctxrep pretrain elmo --corpus FOLDER`"),
+                ("bert", "pairs of segments with their masks, for `ctxrep pretrain bert --corpus FOLDER`"),
+            )
+        },
     ),
     "train": Command(_train, _train_flags, "fine-tune an encoder for a task", "", True),
     "glue": Command(_glue, _glue_flags, "fine-tune on the sets of GLUE, with several seeds", "", True),

@@ -1,7 +1,9 @@
 """A Keras model as an engine: the function that a `Predictor` runs."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -70,14 +72,20 @@ def runner(model: keras.Model, outputs: Sequence[str] = ()) -> Run:
     """
     signature = {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in model.input.items()}
 
-    @tf.function(input_signature=[signature])
-    def traced(inputs):
+    def compute(inputs):
         with on_this_machine():
             results = model(inputs, training=False)
             return heads.flat({name: results[name] for name in outputs or results})
 
+    @cache
+    def traced() -> Callable:
+        # called by itself, as the only graph: TensorFlow counts by source line, and would warn of other models' graphs
+        function: Any = tf.function(compute, input_signature=[signature])
+        return function.get_concrete_function()
+
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return tf.nest.map_structure(lambda tensor: tensor.numpy(), traced({name: batch[name] for name in signature}))
+        inputs = {name: tf.convert_to_tensor(batch[name]) for name in signature}
+        return tf.nest.map_structure(lambda tensor: tensor.numpy(), traced()(inputs))
 
     return run
 

@@ -1,10 +1,9 @@
 """`load` any artifact, and what a `Model` can do."""
 
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -83,10 +82,12 @@ class Model:
     Attributes:
         engine: what runs it.
         bundle: what it needs besides its weights.
+        record: the record of the run that made it, as run.json has it; None: that of its folder, if there is one.
     """
 
     engine: "Engine | KerasEngine"
     bundle: Bundle
+    record: Mapping[str, Any] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         place = "in memory" if self.engine.path is None else self.engine.path
@@ -207,6 +208,46 @@ class Model:
             results.append(WordVectors(tuple(word for word, _ in read), tuple(span for _, span in read), layers))
         return results
 
+    # ------------------------------------------------------------------------------------------------------ quality
+
+    @property
+    def history(self) -> list[dict]:
+        """The evaluations of the run that made the model, as `recipes.finetune` returns them; [] if none is recorded.
+
+        An export has none: they are in the model folder that it was made of.
+        """
+        return [*self._record.get("history", ())]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The figures on the development data of that run, of the weights that were kept; {} if none are recorded."""
+        from keras_ctxrep.training import history
+
+        return history.metrics(self._record)
+
+    def evaluate(self, data: Any, batch_size: int = 32, **options: Any) -> dict:
+        """The metrics on held-out data, by `recipes.score`.
+
+        Args:
+            data: labelled examples in any form that `finetune` takes; of a language model a text file.
+            batch_size: texts computed together; no figure depends on it.
+            options: of `recipes.score`: `columns`, `skip_bad`, `predictions`, `positive` and others.
+
+        Returns: as of `recipes.score`: {"examples", "metric", all metrics by name, "interval", "worst", ...}.
+
+        Raises:
+            ValueError: the data is malformed or does not fit the model's task.
+        """
+        start_tensorflow()  # which tf.data and the models of Keras need
+        from keras_ctxrep.recipes.scoring import score
+
+        return score(self, data, batch_size, **options)
+
+    @property
+    def exported(self) -> Predictor | None:
+        """What answers of a SavedModel or a .tflite file; None of a Keras model."""
+        return self.engine.predictor if isinstance(self.engine, Engine) else None
+
     # --------------------------------------------------------------------------------------------------------- text
 
     def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:
@@ -269,12 +310,11 @@ class Model:
             ValueError: another engine than Keras, or `folder` is a file.
         """
         from keras_ctxrep import saving
-        from keras_ctxrep.training import runs
+        from keras_ctxrep.training import history
 
         saving.save(folder, self.keras_model, self.bundle)
-        record, copy = (self.engine.path or Path()) / runs.NAME, Path(folder) / runs.NAME
-        if self.engine.path and record.is_file() and record.resolve() != copy.resolve():
-            shutil.copyfile(record, copy)
+        if self._record:
+            history.write_record(folder, self._record)
         return Path(folder)
 
     def export(self, out: str | Path, **options: Any) -> Path:
@@ -308,6 +348,14 @@ class Model:
             return convert(folder, out, quantize, **options)
 
     # --------------------------------------------------------------------------------------------------------- details
+
+    @cached_property
+    def _record(self) -> Mapping[str, Any]:
+        if self.record is not None:
+            return self.record
+        from keras_ctxrep.training import history
+
+        return {} if self.engine.path is None else history.record(self.engine.path)
 
     @property
     def _predictor(self) -> Predictor:

@@ -64,11 +64,29 @@ def leave_out_unused() -> None:
 
 @cache
 def start_tensorflow() -> None:
-    """Imports TensorFlow and looks for its devices, without the lines of absl, oneDNN and CUDA on standard error."""
-    with quiet_stderr(), missing(_unused):
+    """Imports TensorFlow and looks for its devices, without the lines of absl, oneDNN and CUDA on standard error.
+
+    TensorFlow logs no INFO afterwards, as of its services and compilers, but its warnings, unless the environment says
+    TF_CPP_MIN_LOG_LEVEL, or it has been imported already.
+    """
+    with quiet_stderr(), missing(_unused), _log_level("1"):
         import tensorflow
 
         tensorflow.config.list_physical_devices()
+
+
+@contextmanager
+def _log_level(level: str) -> Iterator[None]:
+    """TF_CPP_MIN_LOG_LEVEL where it is not set, for the libraries that read it once, as they start."""
+    name = "TF_CPP_MIN_LOG_LEVEL"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = level
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def end_silently() -> None:

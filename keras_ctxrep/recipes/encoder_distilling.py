@@ -29,8 +29,8 @@ from keras_ctxrep.text.corpus import sample, shuffled
 from keras_ctxrep.text.features import Reads, Row, WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep.training import fit, pipeline
-from keras_ctxrep.training.runs import RunRecord, check_replaceable, writing
-from keras_ctxrep.training.strategy import choose, scope
+from keras_ctxrep.training.runs import RunRecord, check_replaceable
+from keras_ctxrep.training.strategy import choose, lock_output, scope
 
 __all__ = ["distill_encoder"]
 
@@ -71,7 +71,7 @@ def distill_encoder(
             model of another run and `overwrite` is not set.
     """
     strategy = choose(options.strategy)
-    with writing(out, strategy):
+    with lock_output(out, strategy):
         return _distill(teacher, corpus, out, report, options, strategy)
 
 

@@ -48,12 +48,13 @@ from keras_ctxrep.text.tokens import split_words
 from keras_ctxrep.training import fit
 from keras_ctxrep.training.frozen import FrozenOutputs
 from keras_ctxrep.training.progress import evaluation_bar
-from keras_ctxrep.training.runs import RunRecord, check_replaceable, writing
-from keras_ctxrep.training.strategy import choose, is_chief, scope, several_workers
+from keras_ctxrep.training.runs import RunRecord, check_replaceable
+from keras_ctxrep.training.strategy import choose, is_chief, lock_output, scope, several_workers
 
 __all__ = ["finetune"]
 
 IN_MEMORY = "examples in memory"  # in the record of a run
+TOO_HIGH = 1000.0  # times the default learning rate, from which on a warning is due before the work
 
 
 @keywords(Finetuning)
@@ -65,6 +66,7 @@ def finetune(
     task: str = "classify",
     report: Callable[[dict], None] | None = None,
     announce: Callable[[str], object] | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
     *,
     options: Finetuning,
     task_options: Options | Mapping[str, Any] | None = None,
@@ -87,6 +89,7 @@ def finetune(
         task: name of one of `tasks.TASKS`.
         report: called with each evaluation.
         announce: called once, before the training, with lines about what will be done, and why.
+        callbacks: as of `training.fit.fit`; the record of the run does not name them.
         options: or its fields as keywords.
         task_options: the task's own `Options`, a dict of its fields, or these as keywords.
 
@@ -98,7 +101,7 @@ def finetune(
             encoder, or `out` has the finished model of another run and `overwrite` is not set. Rows that were skipped
             are warned of.
     """
-    return Run(data, dev, encoder, out, task, options, task_options).train(report, announce)
+    return Run(data, dev, encoder, out, task, options, task_options).train(report, announce, callbacks)
 
 
 def checked_task_options(task: Task, options: Options | Mapping[str, Any] | None, function: str) -> Options:
@@ -191,16 +194,19 @@ class Run:
             )
 
     def train(
-        self, report: Callable[[dict], None] | None = None, announce: Callable[[str], object] | None = None
+        self,
+        report: Callable[[dict], None] | None = None,
+        announce: Callable[[str], object] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
     ) -> list[dict]:
         """Trains the model and writes its folder."""
         self.check()
         strategy = choose(self.options.strategy)  # before the first model
         check_devices(self.options.batch_size, self.options.precision, strategy)
-        with writing(self.out, strategy):
-            return self._train(strategy, report, announce)
+        with lock_output(self.out, strategy):
+            return self._train(strategy, report, announce, callbacks)
 
-    def _train(self, strategy, report, announce) -> list[dict]:
+    def _train(self, strategy, report, announce, callbacks) -> list[dict]:
         options, task = self.options, self.task
         keras.utils.set_random_seed(options.seed)
         record = self.record()
@@ -236,7 +242,7 @@ class Run:
         data, sources_of = self.batches(bundle, rows, outputs)
         settings = replace(settings, folder=self.out, identity=record.identity)
         with outputs.training(model) if outputs else nullcontext():
-            fitting = model, data, evaluate, None, loss, optimizer, report, sources_of, metric
+            fitting = model, data, evaluate, None, loss, optimizer, report, sources_of, metric, callbacks
             history = fit.fit(*fitting, options=settings)
         run = keras_engine.answering(model, bundle)
         bundle = task.tuned(bundle, dev_set, _asking(bundle, run, options.batch_size))
@@ -244,7 +250,7 @@ class Run:
             answers = _asking(bundle, run, options.batch_size)(dev_set)
             final = task.evaluate(dev_set, answers, bundle.labels)
             figures = {"examples": len(dev_set), "interval": final.interval} | final.scores
-            record.save(self.out, history, figures)
+            record.save(self.out, history, figures, epochs=self.epochs(bundle, history[-1]["step"], settings.steps))
             base = {name: str(source) for name, source in self.models().items() if name != "task"}
             rows = f"{survey.count:,} rows of " if isinstance(self.data, str | Path) else ""
             names = f"{rows}{Path(self.name).name}", f"{len(dev_set):,} rows of {Path(dev_name).name}"
@@ -369,15 +375,19 @@ class Run:
         """
         options, bundle = self.options, assembled.bundle
         family = FAMILIES[bundle.family]
-        rate = options.learning_rate or family.tuning.learning_rate(family.config(**bundle.config).width) * (
+        usual = family.tuning.learning_rate(family.config(**bundle.config).width) * (
             LORA_RATE if options.lora is not None else 1.0
         )
+        rate = options.learning_rate or usual
+        if rate >= TOO_HIGH * usual:
+            reason = "AdamW moves every weight by about as much in a step, so that what was learned before is lost"
+            warnings.warn(f"learning_rate={rate:g}: {reason}; the default of this encoder is {usual:.2g}", stacklevel=6)
         decided = {"learning_rate": rate, "evaluations": options.evaluations or Fit.evaluations}
-        by_epochs = options.steps is None and options.minutes is None
+        by_epochs = self.by_epochs
         if self.task.reads.windows and (by_epochs or options.unfreeze is not None):
             count = sum(1 for _ in encoded(bundle, self.examples(bundle)))
         if by_epochs:
-            epochs = options.epochs or family.tuning.epochs
+            epochs = self.options.epochs or family.tuning.epochs
             decided |= {
                 "steps": max(1, round(epochs * count / rows)),
                 "evaluations": options.evaluations or epochs,  # at the end of each, and of the run
@@ -388,6 +398,17 @@ class Run:
         factors = {name: options.layer_decay**distance for name, distance in assembled.distances.items()}
         starts = self._starts(assembled.distances, count / rows, settings.steps)
         return settings, OptimizerSpec(AdamW, {"factors": factors, "starts": starts})
+
+    @property
+    def by_epochs(self) -> bool:
+        """Whether the length of the run is that of some epochs."""
+        return self.options.steps is None and self.options.minutes is None
+
+    def epochs(self, bundle: Bundle, done: int, steps: int | None) -> float | None:
+        """The epochs in some steps of a run that was to have `steps`; None of a run by steps or minutes."""
+        if not self.by_epochs or not steps:
+            return None
+        return (self.options.epochs or FAMILIES[bundle.family].tuning.epochs) * done / steps
 
     def _starts(self, distances: Mapping[str, int], epoch: float, steps: int | None) -> dict[str, int]:
         """Layer of the encoder -> the step from which on it is trained.

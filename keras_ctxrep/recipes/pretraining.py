@@ -26,8 +26,8 @@ from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, piece_ids, segment_pairs, single_segments
 from keras_ctxrep.text.tokens import WordPiece, split_words
 from keras_ctxrep.training import fit, pipeline
-from keras_ctxrep.training.runs import RunRecord, check_replaceable, writing
-from keras_ctxrep.training.strategy import choose, is_chief, scope
+from keras_ctxrep.training.runs import RunRecord, check_replaceable
+from keras_ctxrep.training.strategy import choose, is_chief, lock_output, scope
 
 __all__ = ["pretrain"]
 
@@ -42,6 +42,7 @@ def pretrain(
     corpus: Sequence[str | Path],
     out: str | Path,
     report: Callable[[dict], None] | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
     *,
     options: Pretraining,
 ) -> list[dict]:
@@ -59,6 +60,7 @@ def pretrain(
             `prepare` wrote, but for "lm".
         out: the model folder; an interrupted run resumes from the checkpoint in it.
         report: called with each evaluation.
+        callbacks: as of `training.fit.fit`; the record of the run does not name them.
         options: or its fields as keywords; `steps` or `minutes` is needed. `init` gives size, heads and, for BERT, the
             vocabulary, of ELMo the softmax if it has one over the same vocabulary. Adagrad's `learning_rate` stays at
             its peak.
@@ -77,11 +79,13 @@ def pretrain(
     _check(family, corpus, out, options)
     strategy = choose(options.strategy)  # before the first model
     check_devices(options.batch_size, options.precision, strategy)
-    with writing(out, strategy):
-        return _pretrain(family, corpus, out, report, options, strategy)
+    with lock_output(out, strategy):
+        return _pretrain(family, corpus, out, report, callbacks, options, strategy)
 
 
-def _pretrain(family: str, corpus: Sequence[str | Path], out, report, options: Pretraining, strategy) -> list[dict]:
+def _pretrain(
+    family: str, corpus: Sequence[str | Path], out, report, callbacks, options: Pretraining, strategy
+) -> list[dict]:
     source, initial, config = _start(family, options)
     plan = _PLANS[family](corpus, options, initial, config)
     run = RunRecord.of("pretrain", options, family=family, corpus=[Path(path) for path in corpus])
@@ -94,7 +98,7 @@ def _pretrain(family: str, corpus: Sequence[str | Path], out, report, options: P
             _copy_common_layers(source, initial, model, plan.bundle, options.init)
     eval_model = None if plan.eval_model is None else plan.eval_model()
     files = [path for path in corpus if Path(path).is_file()]  # not what `prepare` wrote
-    history = _fit(model, plan, eval_model, options, files, report, folder=out, identity=run.identity)
+    history = _fit(model, plan, eval_model, options, files, report, callbacks, folder=out, identity=run.identity)
     if eval_model is not None:  # the saved model reads whole sentences
         plain = saving.build(plan.bundle)
         copy_weights(model, plain)
@@ -118,7 +122,14 @@ def _check(family: str, corpus: Sequence[str | Path], out: str | Path, options: 
 
 
 def _fit(
-    model: keras.Model, plan: "_Plan", eval_model, options: Pretraining, files: Sequence[str | Path], report, **changes
+    model: keras.Model,
+    plan: "_Plan",
+    eval_model,
+    options: Pretraining,
+    files: Sequence[str | Path],
+    report,
+    callbacks: Sequence[keras.callbacks.Callback],
+    **changes,
 ) -> list[dict]:
     optimizer = OptimizerSpec(LAMB if options.optimizer == "lamb" else AdamW)
     rate = options.learning_rate or options.RATES[options.optimizer]
@@ -134,6 +145,7 @@ def _fit(
         eval_model,
         optimizer=optimizer,
         report=report,
+        callbacks=callbacks,
         sources=lambda number: corpora.lines_of_rows(files, plan.rows(number), plan.ids),
         options=options.fit(learning_rate=rate, **changes),
     )

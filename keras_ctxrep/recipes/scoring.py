@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -39,12 +39,15 @@ from keras_ctxrep.text.tokens import split_words
 from keras_ctxrep.text.units import token_batch
 from keras_ctxrep.training import fit, pipeline
 
+if TYPE_CHECKING:
+    from keras_ctxrep.inference.model import Model
+
 __all__ = ["score", "score_sentences"]
 
 
 @keywords(Scoring)
 def score(
-    folder: str | Path,
+    folder: "str | Path | Model",
     data: Data,
     batch_size: int = 32,
     carry_state: bool = False,
@@ -62,7 +65,8 @@ def score(
     pretrainer: MLM and NSP accuracy, on text, 15% of whose pieces are masked one by one however it was trained.
 
     Args:
-        folder: the model: a model folder, or of a task model also a SavedModel or a .tflite file.
+        folder: a model folder, or of a task model also a SavedModel or a .tflite file; or a `Model`, with its present
+            weights.
         data: labelled examples for a task model, as of `reading.read`; a text file for a language model.
         batch_size: texts computed together; no figure depends on it, but with `carry_state`.
         carry_state: a biLM: carry the state through the text in `batch_size` streams, as in training with `unroll` and
@@ -82,25 +86,26 @@ def score(
     Raises:
         ValueError: the data is malformed or does not fit the model's task.
     """
-    engine = _exported(folder)
-    if engine is not None:
-        _check_counts(folder, engine.bundle, options)
-        if engine.bundle.task not in tasks.SERVED or carry_state:
-            raise ValueError(f"{folder}: an export of the task {engine.bundle.task!r}: score the model folder it is of")
-        return _score_task(engine, data, predictions, options)
-    model, bundle = saving.load(zoo.find(folder))
-    _check_counts(folder, bundle, options)
+    if isinstance(folder, str | Path):
+        name, exported, opened = folder, _exported(folder), lambda: saving.load(zoo.find(folder))
+    else:
+        name, exported, opened = str(folder), folder.exported, lambda: (folder.keras_model, folder.bundle)
+    if exported is not None:
+        _check_counts(name, exported.bundle, options)
+        if exported.bundle.task not in tasks.SERVED or carry_state:
+            raise ValueError(f"{name}: an export of the task {exported.bundle.task!r}: score the model folder it is of")
+        return _score_task(exported, data, predictions, options)
+    model, bundle = opened()
+    _check_counts(name, bundle, options)
     if carry_state and bundle.task not in _CARRYING:
-        raise ValueError(f"{folder}: its task is {bundle.task!r}; carry_state is of a biLM")
+        raise ValueError(f"{name}: its task is {bundle.task!r}; carry_state is of a biLM")
     if bundle.task in tasks.SERVED:
         predictor = keras_engine.predictor_of(model, bundle, batch_size)
         return _score_task(predictor, data, predictions, options)
     if predictions or replace(options, compare_ngram=None, order=Scoring.order) != Scoring():
-        raise ValueError(
-            f"{folder}: its task is {bundle.task!r}; columns, skip_bad and predictions are for task models"
-        )
+        raise ValueError(f"{name}: its task is {bundle.task!r}; columns, skip_bad and predictions are for task models")
     if not isinstance(data, str | Path):
-        raise ValueError(f"{folder}: its task is {bundle.task!r}; give a text file")
+        raise ValueError(f"{name}: its task is {bundle.task!r}; give a text file")
     if suffix(Path(data)) in TABLES:
         raise ValueError(f"{data}: rows of a table, and a {bundle.task} is scored on running text, a sentence a line")
     score_text = _CARRYING[bundle.task] if carry_state else _PRETRAINING[bundle.task]

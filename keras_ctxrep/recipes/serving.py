@@ -275,7 +275,7 @@ def _of_file(path: Path, name: str, version: int) -> Served:
 
     def run(signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         texts, *pairs = ([text.decode("utf-8", "replace") for text in inputs[n]] for n in names if n != "marks")
-        answers = predictor(texts, pairs[0] if pairs else None, inputs.get("marks"))
+        answers = predictor.answers(texts, pairs[0] if pairs else None, inputs.get("marks"))
         for number, answer in enumerate(answers):
             if "error" in answer:
                 raise ValueError(f"row {number}: {answer['error']}")

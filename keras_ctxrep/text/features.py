@@ -3,7 +3,9 @@ or static word vectors, {"subword_ids", "mask"} for word vectors with character 
 "mask"} for BERT.
 
 The classes work in two steps, so that a pipeline can bucket by length in between: `encode` tokenizes each text into a
-`Row` of at most `max_length` tokens, `collate` pads rows to a batch. Calling the object does both.
+`Row` of at most `max_length` tokens, `collate` pads rows to a batch. Calling the object does both, for one batch: all
+its rows are as long as the longest, so that many texts are better encoded at once and padded batch by batch, as
+`training.pipeline.dataset` does.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -79,6 +79,7 @@ def fit(
     report: Callable[[dict], None] | None = None,
     sources: Callable[[int], Sequence[str]] | None = None,
     metric: Metric | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
     *,
     options: Fit,
 ) -> list[dict]:
@@ -103,6 +104,11 @@ def fit(
         sources: a function from the number of a batch to the files and lines of its examples, for error messages.
         metric: of `validation`, by which the best weights are chosen (default: the loss on a data set, the first metric
             of a function, of which larger is better).
+        callbacks: of one's own, called after those of this function. An epoch is at most 20 steps to them; the logs of
+            one at whose end the run was evaluated have `val_loss` or the metrics as `val_NAME`. One that sets
+            `model.stop_training` ends the run, with an evaluation if the last step had none. They are not part of a
+            checkpoint: of a run that resumes, `on_train_begin` is called again, at times twice. Each of several workers
+            calls its own, and all of them must stop at the same step.
         options: length of the run, learning rate, evaluations and so on; or its fields one by one, as keywords.
 
     Returns: the evaluations, each {"step", "minutes", "loss", "val_loss", metrics ...}.
@@ -132,7 +138,8 @@ def fit(
                 resources.enter_context(lock_folder(options.folder))
             checkpoint = Checkpoint(progress, options.folder, options.identity, options.checkpoint_minutes)
             checkpoint.restore()
-        _run(model, data, progress, checkpoint if chief else None, tensorboard(options.tensorboard) if chief else [])
+        others = [*(tensorboard(options.tensorboard) if chief else []), *callbacks]
+        _run(model, data, progress, checkpoint if chief else None, others)
     gc.collect()  # ends the threads that read endless data; at exit they would wait for the interpreter for ever
     if evaluate is not None:
         progress.state.restore_best(model)
@@ -248,6 +255,8 @@ def _train(model, data, progress: Progress, callbacks: list) -> None:
             shuffle=False,
             verbose=0,
         )
+        if model.stop_training and not progress.done:
+            progress.stop()
 
 
 def _expected(error: Exception) -> tuple[type[OSError] | type[ValueError] | None, str]:

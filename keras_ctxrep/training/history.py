@@ -1,15 +1,18 @@
-"""The evaluations of a run as files to look at: history.csv, and history.png where Matplotlib is installed."""
+"""The evaluations of a run as files to look at: history.csv, and history.png where Matplotlib is installed; its record,
+run.json, and the figures in it."""
 
 import csv
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from keras_ctxrep.atomic import atomic_write
 
-__all__ = ["draw", "read", "write"]
+__all__ = ["draw", "metrics", "read", "record", "write", "write_record"]
 
-TABLE, PICTURE = "history.csv", "history.png"
+TABLE, PICTURE, RECORD = "history.csv", "history.png", "run.json"
 
 
 def write(folder: str | Path, history: Sequence[dict]) -> None:
@@ -32,6 +35,38 @@ def read(folder: str | Path) -> list[dict[str, float]]:
     """The evaluations that `write` wrote; a figure that one of them lacks is left out of it."""
     with open(Path(folder) / TABLE, newline="", encoding="utf-8") as file:
         return [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+
+
+def record(folder: str | Path) -> dict[str, Any]:
+    """The record of the run that wrote a model folder, see `training.runs.RunRecord.save`; {} if it has none."""
+    try:
+        written = json.loads((Path(folder) / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return written if isinstance(written, dict) else {}
+
+
+def write_record(folder: str | Path, record: Mapping[str, Any]) -> None:
+    """Writes the record of a run, which `record` reads."""
+    with atomic_write(Path(folder) / RECORD) as path:
+        path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def metrics(record: Mapping[str, Any]) -> dict[str, float]:
+    """The figures on held-out data of the weights that a run kept.
+
+    Args:
+        record: of the run. That of a fine-tuning has them; in pretraining they are those of the smallest loss.
+
+    >>> history = [{"step": 1, "loss": 3.0, "val_loss": 2.0}, {"step": 2, "loss": 1.0, "val_loss": 2.5}]
+    >>> metrics({"history": history})
+    {'loss': 2.0}
+    """
+    if "dev" in record:
+        return {name: value for name, value in record["dev"].items() if name not in ("examples", "interval")}
+    evaluated = [entry for entry in record.get("history", ()) if "val_loss" in entry]
+    best = min(evaluated, key=lambda entry: entry["val_loss"], default={})
+    return {name.removeprefix("val_"): value for name, value in best.items() if name.startswith("val_")}
 
 
 def draw(folder: str | Path, history: Sequence[dict]) -> None:

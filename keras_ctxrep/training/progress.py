@@ -1,7 +1,9 @@
 """A run as Keras callbacks: learning rate, steps, evaluations, progress bar, TensorBoard."""
 
+import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +24,7 @@ from keras_ctxrep.training.strategy import is_chief
 __all__ = ["Progress", "tensorboard"]
 
 HALF_MINUTE, QUICK = 30.0, 2.0
+MEASURED = 3  # steps after which the time left is told, beside the first one, which is traced
 DRAWN_EVERY = 10.0  # seconds at least between two pictures of the evaluations: each costs some tenths of a second
 
 
@@ -93,6 +96,9 @@ class Progress(keras.callbacks.Callback):
         self._before_batch = (0, 0)  # the optimizer's iterations and the run's step when the last batch began
         self._tokens, self._token_seconds = 0.0, 0.0  # read, and of training, since the last evaluation
         self._batch_end: float | None = None  # when the last step ended, or training went on
+        self._step_seconds: deque[float] = deque(maxlen=100)  # of the last steps but the first of this process
+        self._evaluation_seconds = 0.0  # of the last evaluation
+        self._stopped = False  # by a callback of the user's
         self._midway_logs: dict = {}  # of an evaluation within the epoch, for TensorBoard
         self._printed = 0.0  # when the last line about the progress was written
         self._drawn = 0.0  # when the evaluations were drawn, or training began
@@ -107,7 +113,7 @@ class Progress(keras.callbacks.Callback):
     @property
     def done(self) -> bool:
         patience = self.options.patience
-        return self.fraction >= 1 or (patience is not None and self.state.stale >= patience)
+        return self._stopped or self.fraction >= 1 or (patience is not None and self.state.stale >= patience)
 
     @property
     def due(self) -> bool:
@@ -121,15 +127,19 @@ class Progress(keras.callbacks.Callback):
         return (ended or self.done) and self.state.step != self.state.epoch_end
 
     def start(self) -> None:
-        """Starts the clock and shows the bar."""
+        """Starts the clock, shows the bar, and says where a run resumes."""
+        chief = is_chief(self.trained.distribute_strategy)
+        if self.state.step and chief:
+            print(f"resuming from step {self._steps_so_far}", file=sys.stderr, flush=True)
         self._printed = self._drawn = time.monotonic()
         self._since = self._printed - self.state.seconds
         steps, minutes = self.options.steps, self.options.minutes
+        numbers = "{n:.0f}/{total} s" if minutes else "{n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}]"
         unit: dict[str, Any] = {"total": steps, "initial": self.state.step, "unit": " steps"}
         if minutes:
-            bar_format = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} s{postfix}"
-            unit = {"total": round(60 * minutes), "bar_format": bar_format}
-        hidden = None if is_chief(self.trained.distribute_strategy) else True
+            unit = {"total": round(60 * minutes)}
+        unit["bar_format"] = "{desc}: {percentage:3.0f}%|{bar}| " + numbers + "{postfix}"
+        hidden = None if chief else True
         self._bar = tqdm(desc="training", file=sys.stderr, leave=False, disable=hidden, mininterval=0.5, **unit)
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -154,7 +164,7 @@ class Progress(keras.callbacks.Callback):
             raise ValueError(self._divergence(logs["loss"]))
         self._bar.n = self.state.step if self.options.steps else min(seconds, self._bar.total)
         if not self._bar.disable:
-            self._bar.set_postfix(loss=f"{logs['loss']:.3f}", refresh=False)
+            self._bar.set_postfix_str(f"loss={logs['loss']:.3f}{self._time_left()}", refresh=False)
             self._bar.update(0)
         self._print_progress(logs["loss"])
         if self.done:
@@ -169,11 +179,31 @@ class Progress(keras.callbacks.Callback):
         if not self._bar.disable or not is_chief(self.trained.distribute_strategy) or now - self._printed < HALF_MINUTE:
             return
         self._printed, seconds = now, now - self._since
-        left = max(0.0, seconds / max(self.fraction, 1e-9) - seconds)
-        of = f" of {self.options.steps}" if self.options.steps else ""
-        text = f"step {self.state.step}{of}, loss {loss:.3f}, {seconds / 60:.1f} min"
-        text += f", at most {left / 60:.1f} min of training left"
+        text = f"step {self._steps_so_far}, loss {loss:.3f}, {seconds / 60:.1f} min{self._time_left()}"
         print(text, file=sys.stderr, flush=True)
+
+    @property
+    def _steps_so_far(self) -> str:
+        return f"{self.state.step} of {self.options.steps}" if self.options.steps else f"{self.state.step}"
+
+    def _time_left(self) -> str:
+        """The time left, if the run is not ended by `patience`; "" until some steps have been measured.
+
+        A step counts as their median: the first ones, and those of a length that is new, are traced or compiled, which
+        takes hundreds of times as long as a step.
+        """
+        steps, minutes, state = self.options.steps, self.options.minutes, self.state
+        if steps is None:
+            left = 60 * (minutes or 0) - state.seconds
+        elif state.step >= steps:
+            left = 0.0
+        elif len(self._step_seconds) < MEASURED:
+            return ""
+        else:
+            evaluations = self.evaluations * (1 - self.fraction) if self.evaluate is not None else 0
+            left = statistics.median(self._step_seconds) * (steps - state.step)
+            left += self._evaluation_seconds * evaluations
+        return f", at most {max(0.0, left) / 60:.1f} min of training left"
 
     def _divergence(self, loss: float) -> str:
         """The message about a loss that is no number."""
@@ -191,6 +221,7 @@ class Progress(keras.callbacks.Callback):
         if self._batch_end is not None:  # the first step is traced, and does not count
             self._tokens += tokens * self.trained.distribute_strategy.num_replicas_in_sync
             self._token_seconds += now - self._batch_end
+            self._step_seconds.append(now - self._batch_end)
         self._batch_end = now
 
     def on_epoch_end(self, epoch, logs):
@@ -204,7 +235,9 @@ class Progress(keras.callbacks.Callback):
         """Validates if an evaluation is due, and records it; adds the metrics to the means over the epoch in `logs`."""
         state, due = self.state, self.due
         if due and self.evaluate is not None:
+            begin = time.monotonic()
             metrics = self.evaluate()
+            self._evaluation_seconds = time.monotonic() - begin
             logs.update({f"val_{name}": value for name, value in metrics.items()})
             metric = self.metric or Metric(next(iter(metrics)))
             state = state.evaluated(self.trained, metric, metrics[metric.name])
@@ -225,6 +258,12 @@ class Progress(keras.callbacks.Callback):
         if due and self.report is not None:
             self._bar.clear()
             self.report(state.history[-1])
+
+    def stop(self) -> None:
+        """Ends the run after the last step, with an evaluation, as a callback of the user's has asked for."""
+        self._stopped = True
+        if not self.state.history or self.state.history[-1]["step"] != self.state.step:
+            self.end_epoch(dict(self.logs))
 
     def draw(self) -> None:
         """Draws the evaluations into the folder of the run, unless they are drawn already."""

@@ -5,24 +5,20 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from keras_ctxrep import saving
-from keras_ctxrep.atomic import atomic_write, lock_folder, sha256
+from keras_ctxrep.atomic import sha256
 from keras_ctxrep.options import LEARNED, Options
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.pretraining import PREPARED
 from keras_ctxrep.training import checkpoints
-from keras_ctxrep.training.strategy import is_chief
+from keras_ctxrep.training import history as history_files
+from keras_ctxrep.training.history import RECORD as NAME
 
-__all__ = ["Recorded", "RunRecord", "check_replaceable", "finished", "options_from_run", "writing"]
-
-NAME = "run.json"
+__all__ = ["Recorded", "RunRecord", "check_replaceable", "finished", "options_from_run"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +58,7 @@ class RunRecord:
         history: list[dict],
         dev: Mapping[str, Any] | None = None,
         tokens_per_step: float | None = None,
+        epochs: float | None = None,
     ) -> None:
         """Writes run.json, which `options_from_run` reads.
 
@@ -71,6 +68,7 @@ class RunRecord:
             dev: figures of the finished model on its development set: "examples", how many; the task's metrics, the
                 main one first; "interval", its 95% interval.
             tokens_per_step: words or other tokens that a step reads, for pictures of the run; None: they vary.
+            epochs: passes over the data, of a run whose length they say.
         """
         record = {
             "command": self.command,
@@ -84,8 +82,8 @@ class RunRecord:
         }
         record |= {} if dev is None else {"dev": dict(dev)}
         record |= {} if tokens_per_step is None else {"tokens_per_step": tokens_per_step}
-        with atomic_write(Path(folder) / NAME) as path:
-            path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        record |= {} if epochs is None else {"epochs": epochs}
+        history_files.write_record(folder, record)
 
 
 def finished(folder: str | Path, identity: str) -> bool:
@@ -111,14 +109,6 @@ def check_replaceable(folder: str | Path, identity: str, overwrite: bool) -> Non
             f"{folder}: has the finished model of another run; choose another folder, or replace it with --overwrite "
             "(overwrite=True)"
         )
-
-
-def writing(folder: str | Path, strategy: tf.distribute.Strategy) -> AbstractContextManager[None]:
-    """Within it no other run can write the model folder, see `lock_folder`; of several workers the first one locks it.
-
-    From before its data are read until its model is saved: a run that began later would replace that model.
-    """
-    return lock_folder(folder) if is_chief(strategy) else nullcontext()
 
 
 class Recorded(NamedTuple):

@@ -4,13 +4,16 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
+from pathlib import Path
 
 import keras
 import tensorflow as tf
 
-__all__ = ["choose", "is_chief", "local_cluster", "mean_over_workers", "scope", "several_workers"]
+from keras_ctxrep.atomic import lock_folder
+
+__all__ = ["choose", "is_chief", "local_cluster", "lock_output", "mean_over_workers", "scope", "several_workers"]
 
 _TF_CONFIG = (
     '{"cluster": {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]}, "task": {"type": "worker", "index": 0}}, where index '
@@ -134,3 +137,11 @@ def _multi_worker() -> tf.distribute.Strategy:
     except RuntimeError as error:
         remedy = "enter scope(strategy='multiworker') before the process makes any model, optimizer or data set"
         raise ValueError(f"strategy='multiworker': chosen too late; {remedy}") from error
+
+
+def lock_output(folder: str | Path, strategy: tf.distribute.Strategy) -> AbstractContextManager[None]:
+    """Within it no other run can write the model folder, see `lock_folder`; of several workers the first one locks it.
+
+    From before its data are read until its model is saved: a run that began later would replace that model.
+    """
+    return lock_folder(folder) if is_chief(strategy) else nullcontext()

@@ -67,13 +67,22 @@ def test_a_value_out_of_bounds(wrong):
 
 
 def test_help_has_the_texts_and_defaults_of_the_fields(capsys):
-    for name, options in (("train", Finetuning), ("pretrain", Pretraining), ("pretrain", StaticPretraining)):
+    commands = (
+        (["train"], Finetuning),
+        (["pretrain", "elmo"], Pretraining),
+        (["pretrain", "bert"], Pretraining),
+        (["pretrain", "lm"], Pretraining),
+        (["pretrain", "static"], StaticPretraining),
+    )
+    for argv, options in commands:
         with pytest.raises(SystemExit):
-            main.main([name, "--help"])
+            main.main([*argv, "--help"])
         printed = " ".join(capsys.readouterr().out.split())
         for field in options.__dataclass_fields__.values():
-            assert f"--{field.name.replace('_', '-')}" in printed
-    assert "(default: 8000; static: all)" in printed and "(default: skipgram)" in printed
+            families = field.metadata.get("families")
+            expected = options is not Pretraining or families is None or argv[1] in families
+            assert (f" --{field.name.replace('_', '-')} " in printed.replace(",", " ")) == expected, field.name
+    assert "(default: all)" in printed and "(default: skipgram)" in printed
 
 
 @pytest.mark.parametrize(
@@ -186,6 +195,20 @@ def test_another_family_than_that_of_the_run(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main._parse(["pretrain", "bert", "--config", str(tmp_path)])
     assert "family is 'elmo'" in capsys.readouterr().err
+
+
+def test_a_record_of_a_run_has_the_options_of_all_families(tmp_path, capsys):
+    """Those of other families at their defaults; another value is refused, as on the command line."""
+    for kind, argv in ((Pretraining(steps=3), ["pretrain", "bert"]), (StaticPretraining(), ["pretrain", "static"])):
+        record = {"command": "pretrain", "arguments": {"corpus": ["a"], "family": argv[1]}, "options": kind.plain()}
+        (tmp_path / "run.json").write_text(json.dumps(record))
+        args = main._parse([*argv, "--config", str(tmp_path), "--out", "o"])
+        assert (args.corpus, getattr(args, "steps", None)) == (["a"], getattr(kind, "steps", None))
+    (tmp_path / "a.yaml").write_text("corpus: a\nunroll: 20\n")
+    with pytest.raises(SystemExit) as stop:
+        main._parse(["pretrain", "bert", "--config", str(tmp_path / "a.yaml"), "--out", "o"])
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and "a.yaml: leave out --unroll: it is for elmo and lm, not for bert" in error
 
 
 def test_numbers_in_a_file(tmp_path):

@@ -59,7 +59,7 @@ def test_help(name, capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith(f"usage: ctxrep {name}") and "None" not in text
     if name == "pretrain":
-        assert "(default: 32; static: 1024 words)" in text and "(default: 8000; static: all)" in text
+        assert "bert a BERT, by masked words and next sentences" in text and "--steps" not in text
     if name == "train":
         for part in (
             "multilabel any number of labels",
@@ -68,6 +68,74 @@ def test_help(name, capsys):
             "(default: classify)",
         ):
             assert part in text
+
+
+OF_FAMILIES = {  # flags that no other family has, and defaults
+    "elmo": ({"--read-words"}, ("(default: 8000)", "(default: 2)", "adagrad 0.2", "(default: 32)")),
+    "bert": ({"--next-sentence", "--whole-words", "--recompute"}, ("(default: 8000)", "(default: 30, unless --steps")),
+    "lm": ({"--units"}, ("tokens of running text per step (default: 35)",)),
+    "static": ({"--subwords", "--window", "--epochs"}, ("(default: all)", "(default: 5)", "(default: skipgram)")),
+}
+
+
+@pytest.mark.parametrize("family", OF_FAMILIES)
+def test_help_of_a_family_has_its_own_options_alone(family, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main.main(["pretrain", family, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert stop.value.code == 0 and text.startswith(f"usage: ctxrep pretrain {family}")
+    for name, (flags, defaults) in OF_FAMILIES.items():
+        assert all((f" {flag}" in text) == (name == family) for flag in flags)
+        if name == family:
+            assert all(default in text for default in defaults)
+    assert not any(f"{name}: " in text for name in ("ELMo", "BERT", "lm", "static"))
+
+
+def test_help_of_prepare_has_the_options_of_a_family(capsys):
+    for family, flag, other in (("elmo", "--min-count", "--copies"), ("bert", "--max-length", "--min-count")):
+        with pytest.raises(SystemExit):
+            main.main(["prepare", family, "--help"])
+        text = capsys.readouterr().out
+        assert flag in text and other not in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("pretrain bert --window 3", "pretrain bert: leave out --window: it is for static, not for bert"),
+        ("pretrain static --unroll=3", "pretrain static: leave out --unroll: it is for elmo and lm, not for static"),
+        ("pretrain elmo --no-next-sentence", "leave out --next-sentence: it is for bert, not for elmo"),
+        ("prepare elmo --copies 2", "prepare elmo: leave out --copies: it is for bert, not for elmo"),
+        ("pretrain bert --corpsu b", "pretrain bert: unrecognized arguments: --corpsu b: did you mean --corpus?"),
+        ("pretrain", "ctxrep pretrain: the following arguments are required: FAMILY"),
+        ("pretrain --steps 3", "ctxrep pretrain: the following arguments are required: FAMILY"),
+        (
+            "pretrain --steps 3 bret",
+            "invalid choice: 'bret' (choose from 'elmo', 'bert', 'lm', 'static'): did you mean",
+        ),
+    ],
+)
+def test_an_option_of_another_family_is_named(argv, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main.main([*argv.split(), "--out", "lm", "--corpus", "a"])
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "pretrain bert --corpus a b --out lm --steps 3 --no-next-sentence",
+        "pretrain --out lm bert --corpus a b --steps 3 --no-next-sentence",
+        "pretrain --debug --corpus a b --no-next-sentence --out lm --steps=3 bert",
+        "pretrain --corpus a b --out=lm --steps 3 bert --no-next-sentence",
+    ],
+)
+def test_the_family_may_stand_among_the_flags(argv):
+    """As it always could; a folder that is called like a family is no family."""
+    args = main._parse(argv.split())
+    assert (args.family, args.corpus, args.out, args.steps) == ("bert", ["a", "b"], "lm", 3)
+    assert args.next_sentence is False and args.models == ["init"] and "corpus" in args.files
 
 
 def test_help_is_quick_and_needs_no_tensorflow():

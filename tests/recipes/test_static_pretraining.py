@@ -281,10 +281,10 @@ def test_errors(corpus, tmp_path, capsys):
     with pytest.raises(TypeError, match="give a list of files"):
         recipes.pretrain_static(str(corpus), tmp_path / "out")
     shared = ["--corpus", str(corpus), "--out", str(tmp_path / "out")]
-    for family, flag, reason in (("static", "--unroll", "not for static"), ("bert", "--window", "for static")):
+    for family, flag, owners in (("static", "--unroll", "elmo and lm"), ("bert", "--window", "static")):
         with pytest.raises(SystemExit):
             main(["pretrain", family, *shared, flag, "3"])
-        assert f"pretrain {family}: leave out {flag}: it is {reason} vectors" in capsys.readouterr().err
+        assert f"pretrain {family}: leave out {flag}: it is for {owners}, not for {family}" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------- files and exports

@@ -1,11 +1,13 @@
 """Exports that are measured before they are accepted, and what each layer costs."""
 
 import functools
+import io
 import json
 import zipfile
 from dataclasses import replace
 
 import pytest
+import tqdm
 
 from keras_ctxrep import saving
 from keras_ctxrep.cli import main
@@ -64,6 +66,34 @@ def test_the_figures_are_in_the_card(folder, data, tmp_path):
     assert "- Measured on 8 examples of labelled.tsv: accuracy 100.00% (100.00% in Keras, +0.00 points)" in text
     assert [path.name for path in tmp_path.iterdir()] == ["m.tflite"]
     assert load(folder).card == "Trained on tales." and runtime.load(tmp_path / "m.tflite")(["the cat"])
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_conversion_shows_what_it_does(folder, data, tmp_path, monkeypatch):
+    """Bars on a terminal: of the calibration, of every layer, of the answers and of the latencies."""
+    stream = Terminal()
+    monkeypatch.setattr(quantize.sys, "stderr", stream)
+    monkeypatch.setattr("tqdm.tqdm", functools.partial(tqdm.tqdm, mininterval=0, miniters=1, ncols=100))
+    options = Tflite(quantize="int8", calibrate=[str(data / "plain.txt")], explain=True)
+    quantize.build(folder, load(folder), tmp_path / "m.tflite", options, (16, 40), data / "labelled.tsv")
+    shown = stream.getvalue()
+    for text in ("converting in a subprocess", "calibrating: 100%", "measuring what each layer costs",
+                 "writing the weights as int8", "answers of Keras: 100%", "answers of m.tflite: 100%"):  # fmt: skip
+        assert text in shown
+    assert "latency of single texts: 100%" in shown and " 8/8 " in shown
+
+
+def test_without_a_terminal_a_line_from_time_to_time(folder, data, tmp_path, monkeypatch, capsys):
+    arguments = folder, load(folder), tmp_path / "m.tflite", Tflite(), (16, 40), data / "labelled.tsv"
+    quantize.build(*arguments)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(quantize, "HALF_MINUTE", 0.0)
+    quantize.build(*arguments)
+    assert "latency of single texts: 8 of 8 texts\n" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import h5py
 import keras
@@ -440,6 +441,83 @@ def test_a_run_leaves_a_table_and_curves(rng, points, tmp_path, monkeypatch):
     (tmp_path / "history.png").unlink()
     history.draw(tmp_path, lacking)
     assert tiny.is_png(tmp_path / "history.png")
+
+
+class StopAt(keras.callbacks.Callback):
+    """Asks to stop at a step, at the end of the step or of its epoch."""
+
+    def __init__(self, step, hook):
+        super().__init__()
+        setattr(self, hook, lambda number, logs=None: setattr(self.model, "stop_training", self.steps() >= step))
+
+    def steps(self):
+        return int(self.model.optimizer.iterations)
+
+
+@pytest.mark.parametrize(
+    ("step", "hook", "steps"),
+    [
+        (7, "on_train_batch_end", [5, 7]),  # within an epoch of 5 steps
+        (5, "on_train_batch_end", [5]),
+        (10, "on_epoch_end", [5, 10]),
+        (8, "on_epoch_end", [5, 10]),
+    ],
+)
+def test_a_callback_ends_the_run(points, tmp_path, step, hook, steps):
+    """With an evaluation, whose weights may be the best, and a checkpoint from which nothing is left to be done."""
+    evaluate, _ = scripted(0.1, 0.2, 0.3)
+    options = {"steps": 20, "evaluations": 4, "folder": tmp_path}
+    history = fit.fit(linear(), points, evaluate, callbacks=[StopAt(step, hook)], **options)
+    assert [entry["step"] for entry in history] == steps
+    assert [entry["val_metric"] for entry in history] == [0.1, 0.2][: len(steps)]
+
+
+def test_a_callback_sees_the_evaluations_and_ends_a_run_by_minutes(points):
+    class Watch(StopAt):
+        logs = ()
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.logs = (*self.logs, {**logs})
+
+    watch = Watch(30, "on_train_batch_end")
+    history = fit.fit(linear(), points, points.take(1), callbacks=[watch], minutes=60, evaluations=1)
+    assert [entry["step"] for entry in history] == [30] and "val_loss" in history[0]
+    assert len(watch.logs) == 2 and {"loss"} <= {*watch.logs[0]}
+
+
+def test_a_whole_number_as_the_learning_rate(points):
+    """Keras' optimizers take none."""
+    model = linear()
+    fit.fit(model, points, steps=1, warmup=0.0, learning_rate=1, decay="none")
+    assert float(model.optimizer.learning_rate) == 1.0
+
+
+def test_a_run_says_where_it_resumes(points, tmp_path, capsys):
+    options = {"steps": 6, "folder": tmp_path, "checkpoint_minutes": 0}
+    with pytest.raises(Killed):
+        fit.fit(killed_after(linear(), 3), points, **options)
+    assert "resuming" not in capsys.readouterr().err
+    fit.fit(linear(), points, **options)
+    assert capsys.readouterr().err == "resuming from step 2 of 6\n"
+
+
+def test_the_time_left_is_that_of_steps_that_were_measured(points, monkeypatch, capsys):
+    """The first step is traced, and so is the third, of a new length: a minute each, where others take a second."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(progress, "HALF_MINUTE", 0.0)
+
+    class Steps(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            clock.now += 60 if int(self.model.optimizer.iterations) in (0, 2) else 1
+
+    fit.fit(linear(), points, steps=10, callbacks=[Steps()])
+    lines = capsys.readouterr().err.splitlines()
+    assert [" left" in line for line in lines] == [False] * 3 + [True] * 7
+    assert lines[0].endswith(", 1.0 min")
+    assert [line.split(", ")[-1] for line in lines[3:]] == [
+        f"at most {(10 - step) / 60:.1f} min of training left" for step in range(4, 11)
+    ]
 
 
 def test_a_function_from_the_number_of_batches(points, tmp_path):

@@ -1,7 +1,7 @@
 """Exports that are measured on labelled or plain texts before they are accepted, and what each layer costs."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ class Trial:
             return predictor, predictor.ask(self.examples)
 
 
-def sensitivity(trial: Trial, names: Sequence[str]) -> list[dict]:
+def sensitivity(trial: Trial, names: Iterable[str]) -> list[dict]:
     """What each layer costs when it alone is quantized, the most harmful first.
 
     Returns: {"layer", "agreement", "mean_difference" (of a probability, or of a value or score), "difference" (the

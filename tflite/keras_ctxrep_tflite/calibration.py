@@ -1,6 +1,6 @@
 """The ranges of a model's activations on some texts, for quantization with fixed ranges."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ TEXTS = 300  # of each file
 WIDEST = 0.125  # a step of 256 over the range, in standard deviations: rounding adds at most 4% of noise
 
 
-def ranges(data: bytes, texts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Ranges]:
+def ranges(data: bytes, texts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, Ranges]:
     """Smallest and largest inputs and outputs of the dense layers, over all real tokens and all signatures.
 
     Layers within loops are left out, and those where few values are so large that 256 steps over the whole range are

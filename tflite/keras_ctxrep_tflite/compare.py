@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -24,6 +24,7 @@ from keras_ctxrep.text.bundle import Bundle
 
 __all__ = ["compare", "engines_table", "lengths_table", "start"]
 
+PART = 64  # examples that an engine is asked together
 HEADER = ["engine", "size", "median latency", "agreement", "max difference", "cut texts", "quality"]
 
 
@@ -61,12 +62,25 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
     return measured(engines, examples)
 
 
-def measured(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
-    """What `compare` returns, of engines and examples that were checked already."""
+def measured(
+    engines: Sequence[Engine],
+    examples: Sequence[Any],
+    watch: Callable[[Sequence[Any], str, str], Iterable[Any]] = lambda items, text, unit: items,
+) -> list[dict]:
+    """What `compare` returns, of engines and examples that were checked already.
+
+    Args:
+        engines, examples: as in `compare`.
+        watch: passes the items of a loop on and shows its progress, from what is done and what the items are.
+    """
     task, labels = engines[0].predictor.task, engines[0].predictor.bundle.labels
-    results = [engine.predictor.ask(examples) for engine in engines]
+    parts = [examples[begin : begin + PART] for begin in range(0, len(examples), PART)]
+    results = [
+        [answer for part in watch(parts, f"answers of {engine.name}", "parts") for answer in engine.predictor.ask(part)]
+        for engine in engines
+    ]
     seconds = np.empty((len(engines), len(examples)))
-    for column, example in enumerate(examples):
+    for column, example in watch([*enumerate(examples)], "latency of single texts", "texts"):
         for row, engine in enumerate(engines):
             begin = time.perf_counter()
             engine.predictor.ask([example])

@@ -4,12 +4,13 @@ import itertools
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from keras_ctxrep_tflite import mediapipe as for_mediapipe
 
 __all__ = ["LENGTHS", "Conversion", "build", "convert"]
 
+T = TypeVar("T")
+HALF_MINUTE = 30.0
 TOLERANCE = 1e-3  # of a converted model's first outputs, relative to the largest of them or to 1
 POSITIONS = 4  # masks that a masked language model answers in one call
 LENGTHS = (16, 32, 64, 128, 256)  # those below the model's own, which is the last one
@@ -150,30 +153,66 @@ def build(
     compare.check_labels(reader.task, bundle, examples)
     cut = replace(bundle, max_length=signature_lengths[-1])
     inputs = calibration.inputs_of(options.calibrate or (), reader.task, cut, options.columns)
-    from tqdm import tqdm  # not installed on the edge
-
-    with tqdm(bar_format="{desc}", file=sys.stderr, leave=False, disable=None) as line:
-        line.set_description_str("converting in a subprocess: about ten seconds for a small model")
+    with _Stages() as stages:
+        stages.begin("converting in a subprocess: about ten seconds for a small model")
         model, bundle = float_model(folder, signature_lengths)
-        line.set_description_str(f"calibrating on {len(inputs):,} texts")
-        ranges = calibration.ranges(model, inputs) if inputs else {}
+        texts = stages.over(inputs, "calibrating", "texts")
+        ranges = calibration.ranges(model, texts) if inputs else {}
         sizes, float_layers = weights.sizes(model), options.keep_float or ()
         if automatic or options.explain:
-            line.set_description_str(f"measuring what each of {len(sizes)} layers costs")
             trial = acceptance.Trial(model, bundle, options.quantize, ranges, examples[: acceptance.EXPLAINED])
-            layers = acceptance.sensitivity(trial, list(sizes))
-            line.clear()
+            layers = acceptance.sensitivity(trial, stages.over([*sizes], "measuring what each layer costs", "layers"))
+            stages.close()
             if options.explain and report is not None:
                 report(layers)
             if automatic:
-                line.set_description_str("choosing the layers that stay float32")
+                stages.begin("choosing the layers that stay float32")
                 float_layers = acceptance.fewest([row["layer"] for row in layers], trial, options.max_drop)
-        line.set_description_str(f"writing the weights as {options.quantize}")
+        stages.begin(f"writing the weights as {options.quantize}")
         names = weights.except_layers(sizes, float_layers)
         content = weights.quantized(model, options.quantize, names, ranges)
         conversion = Conversion(content, bundle, options, float_layers)
-        line.set_description_str(f"measuring Keras and the file on {len(examples):,} examples")
-        return _accepted(folder, out, conversion, examples, str(data)) if examples else conversion
+        return _accepted(folder, out, conversion, examples, str(data), stages) if examples else conversion
+
+
+class _Stages:
+    """What a conversion does, on standard error: a bar on a terminal, elsewhere a line every half minute."""
+
+    def __enter__(self) -> "_Stages":
+        self._bar: Any = None
+        self._told = time.monotonic()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def begin(self, text: str, total: int | None = None, unit: str = "") -> None:
+        """Shows what is done from now on, and of how many units."""
+        from tqdm import tqdm  # not installed on the edge
+
+        self.close()
+        form = "{desc} [{elapsed}]" if total is None else None
+        shown: dict[str, Any] = {"file": sys.stderr, "leave": False, "disable": None, "bar_format": form}
+        self._bar = tqdm(desc=text, total=total, unit=f" {unit}", **shown)
+        self._tell(text)
+
+    def over(self, items: Sequence[T], text: str, unit: str) -> Iterator[T]:
+        """Passes items on, one after the other, and shows how many of them are done."""
+        self.begin(text, len(items), unit)
+        for number, item in enumerate(items, 1):
+            yield item
+            self._bar.update()
+            self._tell(f"{text}: {number:,} of {len(items):,} {unit}")
+
+    def close(self) -> None:
+        """Removes the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def _tell(self, text: str) -> None:
+        if self._bar.disable and time.monotonic() - self._told >= HALF_MINUTE:
+            print(text, file=sys.stderr, flush=True)
+            self._told = time.monotonic()
 
 
 def _language_model(
@@ -194,12 +233,15 @@ def _language_model(
     return Conversion(weights.quantized(model, options.quantize), bundle, options, ())
 
 
-def _accepted(folder: str | Path, out: str | Path, conversion: Conversion, examples: Sequence, data: str) -> Conversion:
+def _accepted(
+    folder: str | Path, out: str | Path, conversion: Conversion, examples: Sequence, data: str, stages: _Stages
+) -> Conversion:
     """The conversion with its rows and its card, if it does not lose too much."""
     with tempfile.TemporaryDirectory() as scratch:
+        stages.begin("opening Keras and the file")
         path = conversion.write(Path(scratch) / "measured.tflite")
         engines = [open_engine(folder), open_engine(path)._replace(name=Path(out).name)]
-        rows = compare.measured(engines, examples)
+        rows = compare.measured(engines, examples, stages.over)
     options, bundle = conversion.options, conversion.bundle
     section = acceptance.section(rows, options, conversion.float_layers, Path(data).name, len(examples))
     card = f"{bundle.card.rstrip()}\n\n{section}".lstrip()
