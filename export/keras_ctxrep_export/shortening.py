@@ -1,5 +1,7 @@
 """Long texts in a TensorFlow graph, without what a model does not read of them; see `text.character_rules`."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from keras_ctxrep.text.character_rules import APART, INSIDE, SPACE, Casing, enough
@@ -7,7 +9,7 @@ from keras_ctxrep_export.words import character_rules, row_numbers
 
 __all__ = ["beginning", "shortened"]
 
-_BLOCK, _LARGEST = 1 << 14, 1 << 20  # bytes of each text that are read at once, at first and at most
+_BLOCK, _LARGEST = 1 << 14, 1 << 18  # bytes of each text that are read at once, at first and at most
 _KIND, _GONE, _BAR, _MARK = 3, 4, 8, 16  # flags of a character
 
 
@@ -25,47 +27,54 @@ def shortened(texts: tf.Tensor, casing: Casing, words: tf.Tensor | int, letters:
     >>> [text[100:] for text in shortened(texts, Casing(), 2, 101).numpy()]
     [b'a b c', b'']
     """
-    return _read(texts, casing, words, letters, lines)[0]
+    return _where_long(texts, words, lambda long, most: _blocks(long, casing, most, letters, lines)[0])
 
 
 def beginning(texts: tf.Tensor, casing: Casing, words: int, lines: bool = False) -> tf.Tensor:
     """As much of each text, string (B,), as its first words take, and one more; all of texts of an ordinary length."""
-    sizes = _read(texts, casing, words, 1, lines)[1]
-    return tf.strings.substr(texts, tf.zeros_like(sizes), sizes)
+
+    def cut(long: tf.Tensor, most: tf.Tensor) -> tf.Tensor:
+        ends = _blocks(long, casing, most, 1, lines)[1]
+        return tf.strings.substr(long, tf.zeros_like(ends), ends)
+
+    return _where_long(texts, words, cut)
 
 
-def _read(
-    texts: tf.Tensor, casing: Casing, words: tf.Tensor | int, letters: int, lines: bool
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """`shortened`, and how many bytes of each text are read for it, int32 (B,)."""
-    sizes = tf.strings.length(texts)
-    least = enough(words) if isinstance(words, int) else tf.maximum(64 * words, enough(0))
-    long = sizes > tf.cast(least, tf.int32)
+def _where_long(
+    texts: tf.Tensor, words: tf.Tensor | int, function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
+    """The texts, with a function of the long ones, and of the words that are needed of each, in place of these."""
+    least = enough(words) if isinstance(words, int) else tf.cast(tf.maximum(64 * words, enough(0)), tf.int32)
 
-    def read() -> tuple[tf.Tensor, tf.Tensor]:
-        rows = tf.where(long)[:, 0]
-        most = tf.gather(tf.broadcast_to(tf.cast(words, tf.int64), tf.shape(texts, tf.int64)), rows)
-        short, ends = _blocks(tf.gather(texts, rows), casing, most, letters, lines)
-        others = tf.where(~long)[:, 0]
-        both = [tf.cast(others, tf.int32), tf.cast(rows, tf.int32)]
-        return (
-            tf.dynamic_stitch(both, [tf.gather(texts, others), short]),
-            tf.dynamic_stitch(both, [tf.gather(sizes, others), ends]),
+    @tf.function(autograph=False, experimental_attributes={"_noinline": True})  # else each of its nodes takes time
+    def replaced(texts: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+        long = tf.strings.length(texts) > least
+        others, rows = tf.where(~long)[:, 0], tf.where(long)[:, 0]
+        most = tf.broadcast_to(tf.cast(words, tf.int64), tf.shape(texts, tf.int64))
+        results = function(tf.gather(texts, rows), tf.gather(most, rows))
+        return tf.dynamic_stitch(
+            [tf.cast(others, tf.int32), tf.cast(rows, tf.int32)], [tf.gather(texts, others), results]
         )
 
-    return tf.cond(tf.reduce_any(long), read, lambda: (texts, sizes))
+    return tf.cond(
+        tf.reduce_any(tf.strings.length(texts) > least),
+        lambda: replaced(texts, tf.convert_to_tensor(words)),
+        lambda: texts,
+    )
 
 
 def _blocks(
     texts: tf.Tensor, casing: Casing, words: tf.Tensor, letters: int, lines: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """`_read` of long texts: block after block until there are enough words."""
+    """`shortened`, block after block until there are enough words, and how many bytes of each text are read for it."""
     sizes = tf.strings.length(texts)
 
     def body(short, ends, done, size):
         block = tf.strings.substr(texts, ends, tf.where(done, 0, size))
         block = tf.where(ends + tf.strings.length(block) < sizes, _whole_characters(block), block)
         ends += tf.strings.length(block)
+        if letters <= 1000:  # as many repetitions as RE2 takes; seven times as quick for a word of millions of letters
+            block = tf.strings.regex_replace(block, f"([0-9A-Za-z]{{{letters}}})[0-9A-Za-z]+", r"\1")
         short, complete = _kept(tf.strings.join([short, block]), casing, words, letters, lines)
         return short, ends, complete | (ends == sizes), tf.minimum(2 * size, _LARGEST)
 

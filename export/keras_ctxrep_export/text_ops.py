@@ -397,12 +397,12 @@ class TokenOps(tf.Module):
             lines = tf.lookup.KeyValueTensorInitializer(vocab, range(len(vocab)), tf.string, tf.int32)
             self.table = tf.lookup.StaticHashTable(lines, prepared.unknown)
         self.casing = self.pieces.pieces.casing if self.pieces else Casing()
-        self.letters = letters_read(prepared.vocab)
+        self.letters = max(letters_read(prepared.vocab), WordPiece.MAX_WORD + 1)
 
     def __call__(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         if marks is None and not self.starts:
             return self.plain(text)
-        if self.units != "characters":  # their words may end behind characters that are removed
+        if marks is None and self.units != "characters":  # whose words may end behind characters that are removed
             text = beginning(text, self.casing, self.max_length, lines=True)
         return self.tagging(text, marks).inputs
 

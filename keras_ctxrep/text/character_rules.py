@@ -16,7 +16,6 @@ from tokenizers import normalizers, pre_tokenizers
 __all__ = [
     "APART",
     "INSIDE",
-    "LETTERS",
     "SPACE",
     "Casing",
     "CharacterRules",
@@ -28,7 +27,6 @@ __all__ = [
 ]
 
 INSIDE, SPACE, APART = range(3)  #: what a character is: of a word, white space, a word of its own
-LETTERS = 1000  #: of a longer word no model reads more, unless its vocabulary has longer ones
 _BLOCK, _LARGEST = 1 << 14, 1 << 20  # characters that are read at once, at first and at most
 _BETWEEN = chr(0x40000)  # of an empty plane; no rule touches it
 

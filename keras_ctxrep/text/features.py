@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import normalizers
 
 from keras_ctxrep.checks import Range, check
-from keras_ctxrep.text.character_rules import LETTERS, enough
+from keras_ctxrep.text.character_rules import enough
 from keras_ctxrep.text.tokens import Characters, Piece, Word, WordPiece, words
 
 __all__ = [
@@ -143,7 +143,7 @@ class _WordRows:
 
     keys: tuple[str, ...]
     max_length: int
-    letters = LETTERS  # of a word that are read
+    letters: int  # of a word that are read
     markers = (0, 0)  # tokens of a row before those of the text, and after them
     pairs = False  # whether pairs of texts are read
     indicate = False  # whether the encoder's inputs say which tokens are marked
@@ -232,7 +232,7 @@ class CharacterFeatures(_WordRows):
 
     def __init__(self, max_length: int = 128, max_characters: int = 50):
         self.max_length, self.characters = max_length, Characters(max_characters)
-        self.letters = max(LETTERS, max_characters)
+        self.letters = max_characters - 2  # of a byte or more
 
     def ids(self, words: Sequence[str]) -> np.ndarray:
         return self.characters(words)
@@ -314,7 +314,7 @@ class StaticFeatures(_WordRows):
                 f"ngrams={ngrams}: shortest, longest and rows, with 1 <= shortest <= longest and rows >= 1"
             )
         self._lines, self.max_length, self.ngrams = line_numbers(vocab, self.MARKERS), max_length, ngrams
-        self.letters = letters_read(vocab)
+        self.letters = max(letters_read(vocab), self.MAX_WORD if ngrams else 0)
         self.keys = ("word_ids" if ngrams is None else "subword_ids", "mask")
         self._normalizer = None
         if lowercase:
@@ -397,12 +397,12 @@ class CharacterAndWordFeatures(_WordRows):
 
 
 def letters_read(vocab: Sequence[str]) -> int:
-    """Letters of a word that tell it from those of a vocabulary, and are at least those that any model reads.
+    """The letters of a word that tell whether it is one of a vocabulary.
 
     >>> letters_read(["<UNK>", "one"])
-    1000
+    6
     """
-    return max(LETTERS, 1 + max(map(len, vocab), default=0))
+    return 1 + max(map(len, vocab), default=0)
 
 
 def line_numbers(vocab: Sequence[str], markers: Sequence[str]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Encoding, PreTokenizedString, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from keras_ctxrep.text.character_rules import LETTERS, Casing, enough, placed, shortened
+from keras_ctxrep.text.character_rules import Casing, enough, placed, shortened
 
 __all__ = [
     "SPECIAL_PIECES",
@@ -46,7 +46,7 @@ _ASCII_WORD = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]")  # of printable ASCII,
 _AT_ONCE = 10_000_000  # characters of a corpus that are held in memory at a time
 
 
-def words(text: str, most: int | None = None, letters: int = LETTERS) -> list[Word]:
+def words(text: str, most: int | None = None, letters: int = 100) -> list[Word]:
     """Splits raw text into words at white space, punctuation and CJK characters, as BERT does, without lower-casing.
 
     Control, format and private-use characters are removed, as in BERT's `BasicTokenizer`
@@ -290,7 +290,7 @@ class WordPiece:
         pieces = self.encode(text[: enough(most)])
         if len(pieces) > most and pieces[most - 1].word < pieces[-1].word:  # the last word may go on
             return pieces
-        short, places = shortened(text, most, LETTERS, self.casing, spans)
+        short, places = shortened(text, most, self.MAX_WORD + 1, self.casing, spans)
         return [Piece(id, *placed(start, end, places), word) for id, start, end, word in self.encode(short)]
 
     def _pieces(self, texts: list[str]) -> list[list[Piece]]:

@@ -73,7 +73,7 @@ class TokenFeatures:
             self.vocabulary = Vocabulary(vocab)
             self.vocab, self.end, self.unknown = self.vocabulary.vocab, 1, 2
             self.never = [0, 2]  #: ids that are not generated
-        self._letters = letters_read(self.vocab)
+        self._letters = max(letters_read(self.vocab), WordPiece.MAX_WORD + 1)
 
     def __call__(self, texts: Sequence[str | Sequence[str]], length: int | None = None) -> dict[str, np.ndarray]:
         return self.collate(self.encode(texts), length)
@@ -121,8 +121,8 @@ class TokenFeatures:
             return self.prompt(text[: self.max_length])
         return [token.id for token in self._beginning(text, spans=False)[0]]
 
-    def _beginning(self, text: str, spans: bool = True) -> tuple[list[Piece], list[Span]]:
-        """`_read`, of which `max_length` tokens and one more are needed; places are true with `spans` alone."""
+    def _beginning(self, text: str, spans: bool = True, marks: bool = False) -> tuple[list[Piece], list[Span]]:
+        """`_read`, of which `max_length` tokens and one more are needed, for `marks` a word; places if `spans`."""
         if len(text) <= enough(self.max_length):
             return self._read(text)
         tokens, words = self._read(text[: enough(self.max_length)])
@@ -134,6 +134,8 @@ class TokenFeatures:
             return (tokens, words) if len(tokens) - 1 - last >= self.max_length else self._read(text)
         if last >= self.max_length:
             return tokens, words
+        if marks:  # what is behind the tokens may be line ends alone
+            return self._read(text)
         casing = self.wordpiece.casing if self.units == "pieces" else Casing()
         short, places = shortened(text, self.max_length, self._letters, casing, spans, lines=True)
         tokens, words = self._read(short)
@@ -145,7 +147,7 @@ class TokenFeatures:
     def _row(self, text: str | Sequence[str], marks: Sequence[Span] | None) -> Row:
         """One row with all that may be known of it."""
         raw = isinstance(text, str)
-        tokens, spans = self._beginning(text) if raw else (self._read_words(text), None)
+        tokens, spans = self._beginning(text, marks=marks is not None) if raw else (self._read_words(text), None)
         count, kept = len(spans or ()) if raw else len(text), tokens[: self.max_length]
         lasts: list[int | None] = [None] * count
         firsts = list(lasts)
