@@ -119,6 +119,30 @@ def _long_words() -> Iterator[str]:
             yield f"x {letter * size}y"
 
 
+def long_texts() -> list[str]:
+    """Texts of which only the beginning is read, some with few words in it."""
+    draw = random.Random(1)
+    fillers = [
+        " ",
+        "\n",
+        "\0",
+        "\u200b",
+        "a",
+        "\xc9",
+        "\u4e2d",
+        "\U0001f600",
+        "-",
+        "\u0301",
+        "\u1b44",
+        "e\u0301",
+        "word ",
+        "a\n",
+    ]
+    texts = [f"{draw.choice(SENTENCES)}{filler * 5000} {draw.choice(SENTENCES)}" for filler in fillers]
+    texts += [f"{filler * 5000}{draw.choice(SENTENCES) * 9}" for filler in fillers]
+    return [*texts, *(f"{text[:1000]}{text}" for text in texts[::3])]
+
+
 def _blocks(draw: random.Random) -> Iterator[str]:
     """A character of every 16 code points of the planes in use, of every 256 of the others; 16 of them in a text.
 
@@ -220,6 +244,8 @@ def write_model(
     queries = _queries(bundle, texts)
     # and lone surrogates, and texts without an answer
     answered = queries[:60] + [queries[1]._replace(text=text) for text in UNPAIRED]
+    if not bundle.reads.words | bundle.reads.windows | ("windows" in bundle.settings):  # which read all of a text
+        queries += _queries(bundle, long_texts())
     write_queries(folder, bundle, queries, run, answered)
 
 

@@ -9,9 +9,11 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import CharacterAndWordFeatures, CharacterFeatures, StaticFeatures
+from keras_ctxrep.text.character_rules import Casing, enough
+from keras_ctxrep.text.features import CharacterAndWordFeatures, CharacterFeatures, StaticFeatures, letters_read
 from keras_ctxrep.text.pairs import PAIR
 from keras_ctxrep.text.tokens import Characters, WordPiece
+from keras_ctxrep_export.shortening import beginning, shortened
 from keras_ctxrep_export.words import Words, lowered, ngram_hashes, padded, row_numbers, split, substrings
 
 __all__ = ["PairOps", "PieceOps", "Sentences", "TextWindows", "TokenOps", "Windows", "WordOps", "features", "in_parts"]
@@ -67,6 +69,7 @@ class WordOps(tf.Module):
         both = isinstance(prepared, CharacterAndWordFeatures)
         characters, words = (prepared.characters, prepared.words) if both else (prepared, prepared)
         self.max_length, self.width, self.table, self.lowercase = prepared.max_length, 0, None, False
+        self.letters = prepared.letters
         if isinstance(characters, CharacterFeatures):
             self.width = characters.characters.width
         self.ngrams, self.first_bucket = getattr(words, "ngrams", None), len(bundle.vocab) + 1
@@ -77,11 +80,12 @@ class WordOps(tf.Module):
             self.lowercase = (bundle.extra_embeddings or bundle.config).get("lowercase", False)
 
     def __call__(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        return self.tagging(text, marks).inputs
+        return self.plain(text) if marks is None else self.tagging(text, marks).inputs
 
     def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """The input of an encoder alone."""
-        return self(text)
+        text = shortened(text, Casing(), self.max_length, self.letters)
+        return self._inputs(*(rows[:, : self.max_length] for rows in self._strings(text, split(text))))
 
     def inner(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         """The mask of an input's tokens that are of the text, int32 (B, T)."""
@@ -89,6 +93,7 @@ class WordOps(tf.Module):
 
     def tagging(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> Sentences:
         """Sentences from texts, with the words that are read."""
+        text = beginning(text, Casing(), self.max_length)
         words = split(text)
         inputs = self._inputs(*(rows[:, : self.max_length] for rows in self._strings(text, words)))
         if marks is not None:
@@ -221,9 +226,13 @@ class PieceOps(tf.Module):
         self, text: tf.Tensor, pair: tf.Tensor | None = None, marks: tf.Tensor | None = None
     ) -> dict[str, tf.Tensor]:
         if self.starts:
-            return self.tagging(text, marks).inputs
+            return self.tagging(beginning(text, self.pieces.casing, self.max_length), marks).inputs
         if pair is None and marks is None:
             return self.plain(text)
+        if pair is None:
+            text = beginning(text, self.pieces.casing, self.max_length)
+        else:
+            text, pair = self._comparable(text, pair, marks is not None)
         cut = self._cut(self._split(text))
         first, second = cut[0].merge_dims(1, 2), None
         if pair is None:
@@ -236,7 +245,7 @@ class PieceOps(tf.Module):
 
     def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """The input of an encoder alone."""
-        pieces = self._cut(self._split(text), self.max_length)[0].merge_dims(1, 2)  # each word has at least one
+        pieces = self._cut(self._split(self._shortened(text, self.max_length)), self.max_length)[0].merge_dims(1, 2)
         return self._rows(pieces[:, : self.max_length - 2])
 
     def ids(self, text: tf.Tensor) -> tf.RaggedTensor:
@@ -310,6 +319,7 @@ class PieceOps(tf.Module):
 
     def windows(self, questions: tf.Tensor, contexts: tf.Tensor, stride: int) -> Windows:
         """`WordPieceFeatures.windows` for a batch."""
+        questions = self._shortened(questions, self.max_question)
         question = self._cut(self._split(questions), self.max_question)[0].merge_dims(1, 2)[:, : self.max_question]
         room = self.max_length - 3 - question.row_lengths()
         words = self._split(contexts)
@@ -324,7 +334,23 @@ class PieceOps(tf.Module):
         return Windows(self._rows(asked, part), example, first, size, piece, start, end, words.original)
 
     def _split(self, texts: tf.Tensor) -> Words:
-        return split(texts, self.pieces.lowercase, self.pieces.strip_accents, self.pieces.split_cjk)
+        return split(texts, *self.pieces.casing)
+
+    def _shortened(self, texts: tf.Tensor, words: tf.Tensor | int) -> tf.Tensor:
+        """Texts with so many first words, of which each has at least one piece."""
+        return shortened(texts, self.pieces.casing, words, WordPiece.MAX_WORD + 1)
+
+    def _comparable(self, text: tf.Tensor, pair: tf.Tensor, marks: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        """Pairs of which the longer one stays the longer one, since it may have a piece more; without `marks` shorter.
+
+        A text has no more pieces than bytes, so that of two texts one is cut where the other one is of ordinary length.
+        """
+        size = enough(self.max_length)
+        sizes = [tf.cast(tf.strings.length(each), tf.int64) for each in (text, pair)]
+        words = tf.fill(tf.shape(text), tf.constant(self.max_length, tf.int64))
+        if self.max_length % 2 == 0:
+            words = tf.where(tf.minimum(*sizes) > size, tf.maximum(*sizes), size)
+        return text if marks else self._shortened(text, words), self._shortened(pair, words)
 
     def _cut(self, words: Words, most: int | None = None) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         """The pieces of each text's first `most` words, (B, ragged, ragged); if of all, where each begins and ends."""
@@ -370,9 +396,15 @@ class TokenOps(tf.Module):
             vocab = prepared.vocab
             lines = tf.lookup.KeyValueTensorInitializer(vocab, range(len(vocab)), tf.string, tf.int32)
             self.table = tf.lookup.StaticHashTable(lines, prepared.unknown)
+        self.casing = self.pieces.pieces.casing if self.pieces else Casing()
+        self.letters = max(letters_read(prepared.vocab), WordPiece.MAX_WORD + 1)
 
     def __call__(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        return self.plain(text) if marks is None and not self.starts else self.tagging(text, marks).inputs
+        if marks is None and not self.starts:
+            return self.plain(text)
+        if marks is None and self.units != "characters":  # whose words may end behind characters that are removed
+            text = beginning(text, self.casing, self.max_length, lines=True)
+        return self.tagging(text, marks).inputs
 
     def ids(self, text: tf.Tensor) -> Any:
         """`TokenFeatures.prompt` of each text, int32 (B, ragged)."""
@@ -381,6 +413,12 @@ class TokenOps(tf.Module):
 
     def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """The input of an encoder alone."""
+        if self.units == "characters":  # of at most 4 bytes
+            text = tf.strings.substr(
+                text, tf.zeros(tf.shape(text), tf.int32), tf.fill(tf.shape(text), 4 * self.max_length)
+            )
+        else:
+            text = shortened(text, self.casing, self.max_length, self.letters, lines=True)
         return self._inputs(self.ids(text))
 
     def inner(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:

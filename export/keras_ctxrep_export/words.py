@@ -1,24 +1,31 @@
 """Words of texts in a TensorFlow graph: split and normalized by the rules of `tokenizers`, character by character."""
 
-import unicodedata
 from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
 
-__all__ = ["Words", "lowered", "ngram_hashes", "padded", "row_numbers", "split", "substrings"]
+from keras_ctxrep.text.character_rules import APART, INSIDE, Casing, lower_case, rules_of
+
+__all__ = [
+    "Rules",
+    "Words",
+    "character_rules",
+    "lowered",
+    "ngram_hashes",
+    "padded",
+    "row_numbers",
+    "split",
+    "substrings",
+]
 
 # The rule of each of these code points also holds up to the next one in the list. Surrogates are not characters, planes
 # 4 to 13 are empty, and a private-use plane is uniform but for its last two code points.
 _PROBED = (range(0xD800), range(0xE000, 0x40000), range(0x40001, 0x40002))
 _PROBED += (range(0xE0000, 0xF0001), range(0xFFFFE, 0x100001), range(0x10FFFE, 0x110000))
-_BETWEEN = chr(0x40000)  # outside _PROBED, and no rule touches it
 _NONE = -0x200000  # added to any code point it is negative
-_INSIDE, _SPACE, _APART = range(3)
 
 
 class Words(NamedTuple):
@@ -53,7 +60,7 @@ def split(texts: tf.Tensor, lowercase: bool = False, strip_accents: bool = False
     >>> start.to_list(), end.to_list()
     ([[0, 2, 3]], [[1, 3, 4]])
     """
-    rules = _rules(lowercase, strip_accents, split_cjk)
+    rules = character_rules(lowercase, strip_accents, split_cjk)
     original = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
     code, text = original.flat_values, row_numbers(original)
     rule = tf.cast(tf.searchsorted(rules.first, code, side="right"), tf.int64) - 1
@@ -66,7 +73,7 @@ def split(texts: tf.Tensor, lowercase: bool = False, strip_accents: bool = False
             tf.tensor_scatter_nd_update(values, marks[:, None], tf.gather(values, order)) for values in (code, rule)
         )
     kind = tf.gather(rules.kind, rule)
-    word = tf.cumsum(kind) - tf.cast(kind == _APART, tf.int64) + text  # grows from one word to the next
+    word = tf.cumsum(kind) - tf.cast(kind == APART, tf.int64) + text  # grows from one word to the next
     becomes = tf.reshape(code[:, None] + tf.gather(rules.shifts, rule), [-1])
     index = tf.where(becomes >= 0)[:, 0]
     codes, parent = tf.gather(becomes, index), index // rules.shifts.shape[1]
@@ -167,50 +174,40 @@ def padded(rows: tf.RaggedTensor, fill: int | str = 0) -> tf.Tensor:
     return tf.ensure_shape(dense, [None, None, *inner])
 
 
-class _Rules(NamedTuple):
+class Rules(NamedTuple):
     """The normalization of each character, one row for each range of code points."""
 
     first: np.ndarray  # int32 (ranges,), ascending
-    kind: np.ndarray  # int64 (ranges,), _INSIDE a word, _SPACE, or _APART: a word of its own
+    kind: np.ndarray  # int64 (ranges,), INSIDE a word, SPACE, or APART: a word of its own
     rank: np.ndarray  # int64 (ranges,), canonical combining class; -1 if removed before the order matters
     shifts: np.ndarray  # int32 (ranges, most), added to the code point give the new ones; _NONE: no more of them
 
+    @property
+    def vanishing(self) -> np.ndarray:
+        """bool (ranges,): nothing is left of the character, and it is no white space."""
+        return (self.shifts == _NONE).all(1) & (self.kind == INSIDE)
+
 
 @cache
-def _rules(lowercase: bool, strip_accents: bool, split_cjk: bool) -> _Rules:
-    """The rules of `tokenizers`, read from its output for every character."""
+def character_rules(lowercase: bool, strip_accents: bool, split_cjk: bool) -> Rules:
+    """The rules of `tokenizers`, for every character."""
     chars = [*map(chr, chain(*_PROBED))]
-    rules = BertNormalizer(
-        clean_text=True, handle_chinese_chars=split_cjk, strip_accents=strip_accents, lowercase=lowercase
-    )
-
-    def normalized(template: str) -> list[str]:
-        return rules.normalize_str(_BETWEEN.join(map(template.format, chars))).split(_BETWEEN)
-
-    results = normalized("x{}y")
-    inside = [becomes[1:-1].strip(" ") for becomes in results]
-    single = {piece for piece, _ in BertPreTokenizer().pre_tokenize_str("x".join(inside)) if len(piece) == 1} - {"x"}
-    # Canonical order: U+1B44 (class 9) moves before U+302E (class 224), unless a character between them is a base.
-    ordered = normalized("x\u302e{}\u1b44y") if strip_accents else results
-    rows = []
-    for char, becomes, inner, order in zip(chars, results, inside, ordered, strict=True):
-        kind = _SPACE if becomes == "x y" else _APART if inner in single or becomes[1] == " " else _INSIDE
-        passes = order.find("\u1b44") < order.find("\u302e")
-        rank = (unicodedata.combining(char) or -1) if passes else 0
-        rows.append((kind, rank, *(ord(new) - ord(char) for new in inner)))
+    kinds, ranks, becomes = rules_of(chars, Casing(lowercase, strip_accents, split_cjk))
+    rows = [
+        (kind, rank, *(ord(new) - ord(char) for new in inner))
+        for char, kind, rank, inner in zip(chars, kinds, ranks, becomes, strict=True)
+    ]
     first, rows = _ranges(chars, rows)
     kinds, ranks = zip(*(row[:2] for row in rows), strict=True)
-    return _Rules(first, np.array(kinds), np.array(ranks), _rectangle([row[2:] for row in rows]))
+    return Rules(first, np.array(kinds), np.array(ranks), _rectangle([row[2:] for row in rows]))
 
 
 @cache
 def _lower_case() -> tuple[np.ndarray, np.ndarray]:
-    """First code points of ranges, and what is added to each of a range to have it in lower case, as of `_Rules`."""
+    """First code points of ranges, and what is added to each of a range to have it in lower case, as of `Rules`."""
     chars = [*map(chr, chain(*_PROBED))]
-    rules = BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=True)
-    lower = rules.normalize_str(_BETWEEN.join(chars)).split(_BETWEEN)
-    shifts = [tuple(ord(new) - ord(char) for new in becomes) for char, becomes in zip(chars, lower, strict=True)]
-    first, shifts = _ranges(chars, shifts)
+    rows = zip(chars, lower_case(chars), strict=True)
+    first, shifts = _ranges(chars, [tuple(ord(new) - ord(char) for new in becomes) for char, becomes in rows])
     return first, _rectangle(shifts)
 
 

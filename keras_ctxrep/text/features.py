@@ -8,7 +8,8 @@ its rows are as long as the longest, so that many texts are better encoded at on
 `training.pipeline.dataset` does.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from typing import Annotated, Any, NamedTuple
@@ -17,6 +18,7 @@ import numpy as np
 from tokenizers import normalizers
 
 from keras_ctxrep.checks import Range, check
+from keras_ctxrep.text.character_rules import enough
 from keras_ctxrep.text.tokens import Characters, Piece, Word, WordPiece, words
 
 __all__ = [
@@ -143,6 +145,7 @@ class _WordRows:
 
     keys: tuple[str, ...]
     max_length: int
+    letters: int  # of a word that are read
     markers = (0, 0)  # tokens of a row before those of the text, and after them
     pairs = False  # whether pairs of texts are read
     indicate = False  # whether the encoder's inputs say which tokens are marked
@@ -163,7 +166,10 @@ class _WordRows:
             raise ValueError("a model of words reads one text, not a pair")
         rows = []
         for number, text in enumerate(texts):
-            tokens = words(text) if isinstance(text, str) else [Word(word, 0, len(word)) for word in text]
+            if isinstance(text, str):
+                tokens = words(text, self.max_length, self.letters)
+            else:
+                tokens = [Word(word, 0, len(word)) for word in text]
             kept = tokens[: self.max_length]
             starts = [*range(len(kept)), *[None] * (len(tokens) - len(kept))]
             spans = [(word.start, word.end) for word in kept] if offsets else None
@@ -228,6 +234,7 @@ class CharacterFeatures(_WordRows):
 
     def __init__(self, max_length: int = 128, max_characters: int = 50):
         self.max_length, self.characters = max_length, Characters(max_characters)
+        self.letters = max_characters - 2  # of a byte or more
 
     def ids(self, words: Sequence[str]) -> np.ndarray:
         return self.characters(words)
@@ -257,6 +264,7 @@ class WordFeatures(_WordRows):
 
     def __init__(self, vocab: Sequence[str], max_length: int = 128):
         self._lines, self.max_length = line_numbers(vocab, self.MARKERS), max_length
+        self.letters = letters_read(vocab)
 
     def ids(self, words: Sequence[str]) -> np.ndarray:
         return np.array([self._lines.get(word, 3) for word in words], np.int32)
@@ -308,6 +316,7 @@ class StaticFeatures(_WordRows):
                 f"ngrams={ngrams}: shortest, longest and rows, with 1 <= shortest <= longest and rows >= 1"
             )
         self._lines, self.max_length, self.ngrams = line_numbers(vocab, self.MARKERS), max_length, ngrams
+        self.letters = max(letters_read(vocab), self.MAX_WORD if ngrams else 0)
         self.keys = ("word_ids" if ngrams is None else "subword_ids", "mask")
         self._normalizer = None
         if lowercase:
@@ -380,12 +389,22 @@ class CharacterAndWordFeatures(_WordRows):
 
     def __init__(self, characters: CharacterFeatures, words: StaticFeatures):
         self.characters, self.words, self.max_length = characters, words, characters.max_length
+        self.letters = max(characters.letters, words.letters)
         self.keys = (characters.keys[0], *words.keys)
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
         batch = self.characters.collate(rows, length) | self.words.collate(rows, length)
         return {key: batch[key] for key in self.keys} | marks_of(rows)
+
+
+def letters_read(vocab: Sequence[str]) -> int:
+    """The letters of a word that tell whether it is one of a vocabulary.
+
+    >>> letters_read(["<UNK>", "one"])
+    6
+    """
+    return 1 + max(map(len, vocab), default=0)
 
 
 def line_numbers(vocab: Sequence[str], markers: Sequence[str]) -> dict[str, int]:
@@ -482,13 +501,21 @@ class WordPieceFeatures:
             )
         offsets = offsets or self.starts or marks is not None
         tokenize = self.wordpiece.encode_batch if offsets else self.wordpiece.ids_batch
+        most = self.max_length - 2
         strings = [text for text in texts if isinstance(text, str)]
-        pieces = iter(tokenize(strings + [pair for pair in pairs if pair is not None]))
+        pieces = iter(tokenize(strings + [pair for pair in pairs if pair is not None], most))
         firsts = [
-            self._pieces_of_text(next(pieces)) if isinstance(text, str) else _pieces_of_words(tokenize(text))
+            self._pieces_of_text(next(pieces)) if isinstance(text, str) else _pieces_of_words(tokenize, text, most)
             for text in texts
         ]
         seconds = [None if pair is None else next(pieces) for pair in pairs]
+        for number in range(len(texts)) if self.max_length % 2 == 0 else ():  # the longer one gets the odd piece
+            needed = most
+            while _undecided(firsts[number].pieces, seconds[number], texts[number], pairs[number], needed):
+                needed *= 4
+                if isinstance(texts[number], str):
+                    firsts[number] = self._pieces_of_text(*tokenize([texts[number]], needed))
+                seconds[number] = tokenize([pairs[number]], needed)[0]
         rows = [self._row(first, second, offsets) for first, second in zip(firsts, seconds, strict=True)]
         if marks is None:
             return rows
@@ -542,7 +569,8 @@ class WordPieceFeatures:
         if stride < 1:
             raise ValueError(f"stride={stride}: at least 1")
         windows = []
-        for question, context in zip(*map(self.wordpiece.encode_batch, (questions, contexts)), strict=True):
+        asked = self.wordpiece.encode_batch(questions, self.max_question)
+        for question, context in zip(asked, self.wordpiece.encode_batch(contexts), strict=True):
             first = question[: self.max_question]
             room, truncated = self.max_length - len(first) - 3, len(first) < len(question)
             words, rows = words_of_pieces(context), []
@@ -570,7 +598,7 @@ class WordPieceFeatures:
         ids_of_strings = iter(tokenize([text for text in texts if isinstance(text, str)]))
         windows = []
         for text in texts:
-            ids = next(ids_of_strings) if isinstance(text, str) else _pieces_of_words(tokenize(text)).pieces
+            ids = next(ids_of_strings) if isinstance(text, str) else _pieces_of_words(tokenize, text).pieces
             parts = [ids[begin : begin + room] for begin in window_begins(len(ids), room, stride)]
             windows.append([Row([cls, *part, sep], first=len(part) + 2) for part in parts])
         return windows
@@ -604,13 +632,25 @@ class WordPieceFeatures:
         return Row(tokens, truncated, len(pieces) + 2, starts, spans, first.words)
 
 
-def _pieces_of_words(words: Sequence[list]) -> _Pieces:
-    """The pieces of a sentence's words, and each word's first position after [CLS]; None for a word without pieces."""
+def _pieces_of_words(tokenize: Callable[..., list[list]], words: Sequence[str], most: int = sys.maxsize) -> _Pieces:
+    """The pieces of a sentence's words, and each word's first position after [CLS]; None for a word without pieces.
+
+    After more than `most` pieces the other words are not read, and have none.
+    """
     pieces, starts = [], []
-    for word in words:
-        starts.append(1 + len(pieces) if word else None)
-        pieces.extend(word)
-    return _Pieces(pieces, starts)
+    for begin in range(0, len(words), WordPiece.TOGETHER):
+        for word in tokenize(words[begin : begin + WordPiece.TOGETHER], most):
+            starts.append(1 + len(pieces) if word else None)
+            pieces.extend(word)
+        if len(pieces) > most:
+            break
+    return _Pieces(pieces, starts + [None] * (len(words) - len(starts)))
+
+
+def _undecided(first: list, second: list | None, text: str | Sequence[str], pair: str | None, most: int) -> bool:
+    """Whether it is not known yet which text of a pair is longer: of both only `most` pieces or more are known."""
+    cut = [isinstance(each, str) and len(each) > enough(most) for each in (text, pair)]
+    return any(cut) and len(first) > most and len(second or ()) > most
 
 
 def words_of_pieces(pieces: Sequence[Piece]) -> list[Span]:

@@ -14,6 +14,7 @@ import numpy as np
 from tokenizers import Encoding, PreTokenizedString, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from keras_ctxrep.checks import regular
+from keras_ctxrep.text.character_rules import Casing, enough, placed, shortened
 
 __all__ = [
     "SPECIAL_PIECES",
@@ -38,7 +39,7 @@ class Word(NamedTuple):
     end: int
 
 
-_CASED = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False)
+_CASED = Casing().normalizer()
 _SPLIT = pre_tokenizers.BertPreTokenizer()
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REMOVED = "\ufffd"  # replaces an unpaired surrogate, so that offsets stay valid
@@ -46,15 +47,30 @@ _ASCII_WORD = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]")  # of printable ASCII,
 _AT_ONCE = 10_000_000  # characters of a corpus that are held in memory at a time
 
 
-def words(text: str) -> list[Word]:
+def words(text: str, most: int | None = None, letters: int = 100) -> list[Word]:
     """Splits raw text into words at white space, punctuation and CJK characters, as BERT does, without lower-casing.
 
     Control, format and private-use characters are removed, as in BERT's `BasicTokenizer`
     (https://github.com/google-research/bert, tokenization.py). A word's span excludes removed characters at its ends.
 
+    Args:
+        text: any.
+        most: how many words are needed. Of a longer text there is one more, which says so and may not be whole.
+        letters: with `most`, how many letters of a word are needed; the others may be missing in its text.
+
     >>> words("a  b")[1]
     Word(text='b', start=3, end=4)
     """
+    if most is None or len(text) <= enough(most):
+        return _words(text)
+    found = _words(text[: enough(most)])
+    if len(found) <= most:
+        short, places = shortened(text, most, letters, Casing(), spans=True)
+        found = [Word(word, *placed(start, end, places)) for word, start, end in _words(short)]
+    return found[: most + 1]
+
+
+def _words(text: str) -> list[Word]:
     pieces = PreTokenizedString(_SURROGATE.sub(_REMOVED, text))
     pieces.normalize(_CASED.normalize)
     _SPLIT.pre_tokenize(pieces)
@@ -171,9 +187,10 @@ class WordPiece:
             raise ValueError(f"vocabulary: {', '.join(missing)} missing; a BERT vocab.txt holds one piece a line")
         self.vocab, self.lowercase, self.split_cjk = list(vocab), lowercase, split_cjk
         self.strip_accents = lowercase if strip_accents is None else strip_accents
+        self.casing = Casing(lowercase, self.strip_accents, split_cjk)
         self.pad, self.unk, self.cls, self.sep, self.mask = (ids[piece] for piece in SPECIAL_PIECES)
         self._tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=self.MAX_WORD))
-        self._tokenizer.normalizer = _normalizer(lowercase, self.strip_accents, split_cjk)
+        self._tokenizer.normalizer = self.casing.normalizer()
         self._tokenizer.pre_tokenizer = _SPLIT
         self._ids: dict[str, tuple[int, ...]] = {}
 
@@ -215,7 +232,7 @@ class WordPiece:
             raise ValueError(f"vocabulary size {size}: must be larger than the {len(special)} special pieces")
         cls(special)  # raises if a special piece is missing or occurs twice
         accents = lowercase if strip_accents is None else strip_accents
-        counts = _word_counts(texts, _normalizer(lowercase, accents, split_cjk))
+        counts = _word_counts(texts, Casing(lowercase, accents, split_cjk).normalizer())
         # unless inner letters are given, the trainer numbers them at random, and these numbers break ties
         letters, inner = _letters(counts, min(1000, size // 4) if alphabet is None else alphabet)
         first = [*special, *(f"##{letter}" for letter in inner)]
@@ -237,19 +254,52 @@ class WordPiece:
         """Pieces of one text, without [CLS] and [SEP]."""
         return self.encode_batch([text])[0]
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[Piece]]:
-        """Pieces of several texts, on all CPU cores unless TOKENIZERS_PARALLELISM=false."""
-        encodings = self._encoded(texts, self._tokenizer.encode_batch)
-        rows = (zip(each.ids, each.offsets, each.word_ids, strict=True) for each in encodings)
-        return [[Piece(id, *span, word or 0) for id, span, word in row] for row in rows]
+    def encode_batch(self, texts: Sequence[str], most: int | None = None) -> list[list[Piece]]:
+        """Pieces of several texts, on all CPU cores unless TOKENIZERS_PARALLELISM=false.
 
-    def ids_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        Args:
+            texts: any.
+            most: how many pieces of each text are needed. Of a longer one there is at least one more; those of the last
+                word in the result may then be others.
+        """
+        return self._with_beginnings(texts, most, self._pieces, lambda text: self._beginning(text, most or 0, True))
+
+    def ids_batch(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
         """The ids of `encode_batch`, faster.
 
         No rule looks beyond a space, so that the ids of a text are those of its chunks between spaces, one after the
         other. Each chunk is encoded once, and the ids of the first 100,000 chunks are cached.
         """
+
+        def beginning(text: str) -> list[int]:
+            return [piece.id for piece in self._beginning(text, most or 0, False)]
+
+        return self._with_beginnings(texts, most, self._ids_of_texts, beginning)
+
+    def _with_beginnings(
+        self, texts: Sequence[str], most: int | None, whole: Callable[[list[str]], list], beginning: Callable
+    ) -> list:
+        """A list for each text: `whole` of all that are short, `beginning` of each that is long."""
         texts = _strings(texts)
+        if most is None or not any(len(text) > enough(most) for text in texts):
+            return whole(texts)
+        results = iter(whole([text for text in texts if len(text) <= enough(most)]))
+        return [next(results) if len(text) <= enough(most) else beginning(text) for text in texts]
+
+    def _beginning(self, text: str, most: int, spans: bool) -> list[Piece]:
+        """`encode` of a long text; where the pieces stand is true with `spans` alone."""
+        pieces = self.encode(text[: enough(most)])
+        if len(pieces) > most and pieces[most - 1].word < pieces[-1].word:  # the last word may go on
+            return pieces
+        short, places = shortened(text, most, self.MAX_WORD + 1, self.casing, spans)
+        return [Piece(id, *placed(start, end, places), word) for id, start, end, word in self.encode(short)]
+
+    def _pieces(self, texts: list[str]) -> list[list[Piece]]:
+        encodings = self._encoded(texts, self._tokenizer.encode_batch)
+        rows = (zip(each.ids, each.offsets, each.word_ids, strict=True) for each in encodings)
+        return [[Piece(id, *span, word or 0) for id, span, word in row] for row in rows]
+
+    def _ids_of_texts(self, texts: list[str]) -> list[list[int]]:
         parts = (texts[begin : begin + self.TOGETHER] for begin in range(0, len(texts), self.TOGETHER))
         return [ids for part in parts for ids in self._ids_of_chunks([text.split(" ") for text in part])]
 
@@ -264,8 +314,7 @@ class WordPiece:
                 self._ids.update((chunk, ids[chunk]) for chunk in new if len(chunk) <= self.CACHED_LENGTH)
         return ([*chain.from_iterable(map(ids.__getitem__, text))] for text in texts)
 
-    def _encoded(self, texts: Sequence[str], encode: Callable[..., list[Encoding]]) -> list[Encoding]:
-        texts = _strings(texts)
+    def _encoded(self, texts: list[str], encode: Callable[..., list[Encoding]]) -> list[Encoding]:
         try:
             return encode(texts, add_special_tokens=False)
         except TypeError:  # an unpaired surrogate
@@ -279,12 +328,6 @@ def _strings(texts: Sequence[str]) -> list[str]:
         if not isinstance(text, str):
             raise TypeError(f"text {index} is {text!r}: give a string")
     return texts
-
-
-def _normalizer(lowercase: bool, strip_accents: bool, split_cjk: bool) -> normalizers.Normalizer:
-    return normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=split_cjk, strip_accents=strip_accents, lowercase=lowercase
-    )
 
 
 def _word_counts(texts: Iterable[str], normalizer: normalizers.Normalizer) -> Counter[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_ctxrep.text.character_rules import Casing, enough, placed, shortened
 from keras_ctxrep.text.features import (
     CharacterFeatures,
     Marks,
@@ -12,6 +13,7 @@ from keras_ctxrep.text.features import (
     Span,
     WordFeatures,
     check_texts,
+    letters_read,
     marks_of,
     starts_of,
     tokens_in_span,
@@ -71,6 +73,7 @@ class TokenFeatures:
             self.vocabulary = Vocabulary(vocab)
             self.vocab, self.end, self.unknown = self.vocabulary.vocab, 1, 2
             self.never = [0, 2]  #: ids that are not generated
+        self._letters = max(letters_read(self.vocab), WordPiece.MAX_WORD + 1)
 
     def __call__(self, texts: Sequence[str | Sequence[str]], length: int | None = None) -> dict[str, np.ndarray]:
         return self.collate(self.encode(texts), length)
@@ -107,13 +110,44 @@ class TokenFeatures:
         if offsets or self.starts or marks is not None or not all(isinstance(text, str) for text in texts):
             spans = [None] * len(texts) if marks is None else marks
             return [self._row(text, each) for text, each in zip(texts, spans, strict=True)]
-        rows = map(self.prompt, map(str, texts))
+        rows = (self._prompt(str(text)) for text in texts)
         return [Row(ids[: self.max_length], len(ids) > self.max_length) for ids in rows]
+
+    def _prompt(self, text: str) -> list[int]:
+        """`prompt`, of which `max_length` ids and one more are needed."""
+        if len(text) <= enough(self.max_length):
+            return self.prompt(text)
+        if self.units == "characters":
+            return self.prompt(text[: self.max_length])
+        return [token.id for token in self._beginning(text, spans=False)[0]]
+
+    def _beginning(self, text: str, spans: bool = True, marks: bool = False) -> tuple[list[Piece], list[Span]]:
+        """`_read`, of which `max_length` tokens and one more are needed, for `marks` a word; places if `spans`."""
+        if len(text) <= enough(self.max_length):
+            return self._read(text)
+        tokens, words = self._read(text[: enough(self.max_length)])
+        numbers = [token.word for token in tokens]
+        if self.units == "characters":  # a word's position is that of its last one
+            numbers.reverse()
+        last = numbers.index(len(words) - 1) if words else 0  # which may go on
+        if self.units == "characters":
+            return (tokens, words) if len(tokens) - 1 - last >= self.max_length else self._read(text)
+        if last >= self.max_length:
+            return tokens, words
+        if marks:  # what is behind the tokens may be line ends alone
+            return self._read(text)
+        casing = self.wordpiece.casing if self.units == "pieces" else Casing()
+        short, places = shortened(text, self.max_length, self._letters, casing, spans, lines=True)
+        tokens, words = self._read(short)
+        return (
+            [Piece(id, *placed(start, end, places), word) for id, start, end, word in tokens],
+            [placed(*span, places) for span in words],
+        )
 
     def _row(self, text: str | Sequence[str], marks: Sequence[Span] | None) -> Row:
         """One row with all that may be known of it."""
         raw = isinstance(text, str)
-        tokens, spans = self._read(text) if raw else (self._read_words(text), None)
+        tokens, spans = self._beginning(text, marks=marks is not None) if raw else (self._read_words(text), None)
         count, kept = len(spans or ()) if raw else len(text), tokens[: self.max_length]
         lasts: list[int | None] = [None] * count
         firsts = list(lasts)

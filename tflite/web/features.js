@@ -1,6 +1,6 @@
 /** The inputs of each family of encoders, see `Bundle.features` in keras_ctxrep/text/bundle.py. */
 
-import { letters, Splitter, windowBegins, WordPieces, written } from "./text.js";
+import { beginning, letters, Splitter, windowBegins, WordPieces, written } from "./text.js";
 import { TokenFeatures } from "./units.js";
 
 /**
@@ -33,7 +33,7 @@ class Words {
 
   /** @param {string|string[]} text @returns {Row} */
   encode(text) {
-    const all = this.words(text);
+    const all = typeof text === "string" ? beginning(text, this.maxLength, (part) => this.words(part)) : this.words(text);
     const used = all.slice(0, this.maxLength);
     const spans = used.map((word) => word.span);
     return {

@@ -77,6 +77,25 @@ export function letters(text) {
   return result;
 }
 
+/**
+ * The tokens of a text of which the first ones are needed: of a longer text those of its beginning, of whose last word
+ * the tokens may be others.
+ *
+ * @template T
+ * @param {string} text
+ * @param {number} most tokens that are needed; there is one more if the text has more
+ * @param {(text: string) => T[]} read the tokens of a text; a word has at most 100
+ * @returns {T[]}
+ */
+export function beginning(text, most, read) {
+  for (let size = Math.max(4096, 64 * most); size < text.length; size *= 4) {
+    const pair = /[\ud800-\udbff]/.test(text[size - 1]);
+    const tokens = read(text.slice(0, pair ? size - 1 : size));
+    if (tokens.length > most + LONGEST_WORD) return tokens;
+  }
+  return read(text);
+}
+
 /** BERT's normalizer and its split at white space and punctuation. */
 export class Splitter {
   /**
@@ -201,9 +220,13 @@ export class WordPieces {
     return id;
   }
 
-  /** @param {string} text @returns {Piece[]} */
-  pieces(text) {
-    return this.splitter.words(text).flatMap((word, number) => this.split(word, number));
+  /**
+   * @param {string} text
+   * @param {number} most pieces that are needed, see `beginning`
+   * @returns {Piece[]}
+   */
+  pieces(text, most = Infinity) {
+    return beginning(text, most, (part) => this.splitter.words(part).flatMap((word, number) => this.split(word, number)));
   }
 
   /** @param {Letter[]} word @param {number} number @returns {Piece[]} the longest pieces, from left to right */
@@ -234,8 +257,14 @@ export class WordPieces {
    * @returns {Row}
    */
   encode(text, pair) {
-    let { pieces, starts, words } = typeof text === "string" ? this.raw(text) : this.joined(text);
-    let second = pair === null ? null : this.pieces(pair);
+    let most = this.maxLength;
+    let { pieces, starts, words } = typeof text === "string" ? this.raw(text, most) : this.joined(text);
+    let second = pair === null ? null : this.pieces(pair, most);
+    while (second && Math.min(pieces.length, second.length) > most && most < Math.max(text.length, pair?.length ?? 0)) {
+      most *= 4; // the longer one of both may have one piece more
+      if (typeof text === "string") ({ pieces, starts, words } = this.raw(text, most));
+      second = this.pieces(/** @type {string} */ (pair), most);
+    }
     const before = pieces.length + (second?.length ?? 0);
     [pieces, second] = truncatedPair(pieces, second, this.maxLength - (second ? 3 : 2));
     const count = pieces.length;
@@ -251,9 +280,13 @@ export class WordPieces {
     };
   }
 
-  /** @param {string} text @returns {{pieces: Piece[], starts: (number|null)[]|null, words: number[][]|null}} */
-  raw(text) {
-    const pieces = this.pieces(text);
+  /**
+   * @param {string} text
+   * @param {number} most pieces that are needed
+   * @returns {{pieces: Piece[], starts: (number|null)[]|null, words: number[][]|null}}
+   */
+  raw(text, most) {
+    const pieces = this.pieces(text, most);
     if (!this.starts) return { pieces, starts: null, words: null };
     const begins = range(pieces.length).filter((i) => !i || pieces[i].word !== pieces[i - 1].word);
     const ends = [...begins.slice(1), pieces.length];
@@ -280,7 +313,7 @@ export class WordPieces {
    * @returns {Row[]} the question with each window of the context
    */
   windows(question, context, stride) {
-    const all = this.pieces(question);
+    const all = this.pieces(question, this.maxQuestion);
     const asked = all.slice(0, this.maxQuestion);
     const pieces = this.pieces(context);
     /** @type {number[][]} the span of each word */

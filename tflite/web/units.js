@@ -1,6 +1,6 @@
 /** The tokens of a language model, as keras_ctxrep/text/units.py: words, word pieces or characters, and text again. */
 
-import { letters, Splitter, windowBegins, WordPieces, written } from "./text.js";
+import { beginning, letters, Splitter, windowBegins, WordPieces, written } from "./text.js";
 
 /** What Python takes for white space, between the brackets of a regular expression. */
 export const WHITE_SPACE = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
@@ -71,7 +71,7 @@ export class TokenFeatures {
 
   /** @param {string|string[]} text @returns {import("./text.js").Row} */
   encode(text) {
-    const all = this.read(/** @type {string} */ (text));
+    const all = beginning(/** @type {string} */ (text), this.maxLength, (part) => this.read(part));
     const used = all.slice(0, this.maxLength);
     return {
       tokens: used.map(({ id }) => id),

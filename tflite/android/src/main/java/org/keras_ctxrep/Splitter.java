@@ -23,10 +23,16 @@ final class Splitter {
 
     /** The words of a text, normalised, with their offsets in it. */
     Words split(String text) {
-        Words words = new Words(text.length());
+        return split(text, Integer.MAX_VALUE);
+    }
+
+    /** The first {@code needed} words of a text and at least one more, if it has more; of an ordinary one all. */
+    Words split(String text, int needed) {
+        int most = text.length() <= Math.max(4096, 64L * needed) ? Integer.MAX_VALUE : needed;
+        Words words = new Words(Math.min(text.length(), 1 << 12));
         Marks marks = stripAccents ? new Marks(words) : null;
         int next;
-        for (int i = 0; i < text.length(); i = next) {
+        for (int i = 0; i < text.length() && words.count <= most; i = next) {
             int code = text.codePointAt(i);
             next = i + Character.charCount(code);
             int flags = Characters.flags(code);

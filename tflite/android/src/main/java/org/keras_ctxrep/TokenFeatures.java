@@ -57,40 +57,41 @@ final class TokenFeatures extends Features {
 
     /** The ids of a text that is to be continued: a mark before each of its lines, and none at its end. */
     int[] prompt(String text) {
-        WordPiece.Pieces tokens = read(text);
+        WordPiece.Pieces tokens = read(text, Integer.MAX_VALUE);
         return Arrays.copyOf(tokens.ids, tokens.size);
     }
 
-    /** The tokens of a text with their offsets, 0, 0 of a mark. */
-    private WordPiece.Pieces read(String text) {
-        WordPiece.Pieces tokens = new WordPiece.Pieces(text.length() + 2);
-        int begin = 0;
-        for (String line : text.split("\n", -1)) {
+    /** The first {@code most} tokens of a text and at least one more, if it has more, with offsets, 0, 0 of a mark. */
+    private WordPiece.Pieces read(String text, int most) {
+        WordPiece.Pieces tokens = new WordPiece.Pieces(Math.min(text.length(), 1 << 12) + 2);
+        for (int begin = 0, stop; begin <= text.length() && tokens.size <= most; begin = stop + 1) {
+            stop = text.indexOf('\n', begin);
+            stop = stop < 0 ? text.length() : stop;
+            String line = text.substring(begin, stop);
             tokens.add(end, 0, 0, 0);
             if (pieces != null) {
-                WordPiece.Pieces all = pieces.encode(line);
+                WordPiece.Pieces all = pieces.encode(line, most);
                 for (int i = 0; i < all.size; i++) {
                     tokens.add(all.ids[i], begin + all.begins[i], begin + all.ends[i], 0);
                 }
             } else if (characters()) {
-                for (int at = 0, next; at < line.length(); at = next) {
+                for (int at = 0, next; at < line.length() && tokens.size <= most; at = next) {
                     next = at + Character.charCount(line.codePointAt(at));
                     tokens.add(id(line.substring(at, next)), begin + at, begin + next, 0);
                 }
             } else {
-                Splitter.Words words = splitter.split(line);
+                Splitter.Words words = splitter.split(line, most);
                 for (int i = 0; i < words.count; i++) {
                     tokens.add(id(words.word(i)), begin + words.begin(i), begin + words.end(i), 0);
                 }
             }
-            begin += line.length() + 1;
         }
         return tokens;
     }
 
     @Override
     Row encode(Query query) {
-        WordPiece.Pieces tokens = read(string(query));
+        WordPiece.Pieces tokens = read(string(query), maxLength);
         Row row = new Row();
         row.size = Math.min(tokens.size, maxLength);
         row.first = row.size;

@@ -53,7 +53,7 @@ final class WordFeatures extends Features {
             }
             row.marks = query.marks;
         } else {
-            Splitter.Words words = splitter.split(query.text);
+            Splitter.Words words = splitter.split(query.text, maxLength);
             count = words.count;
             int[] begins = new int[count];
             int[] ends = new int[count];

@@ -61,7 +61,12 @@ final class WordPiece {
 
     /** The pieces of a text, without [CLS] and [SEP]. */
     Pieces encode(String text) {
-        Splitter.Words words = splitter.split(text);
+        return encode(text, Integer.MAX_VALUE);
+    }
+
+    /** The first {@code most} pieces of a text and at least one more, if it has more. */
+    Pieces encode(String text, int most) {
+        Splitter.Words words = splitter.split(text, most);
         Pieces pieces = new Pieces(words.count + words.count / 2 + 4);
         int[] prefixes = new int[2 * MAX_WORD + 1];
         for (int word = 0; word < words.count; word++) {

@@ -44,13 +44,18 @@ final class WordPieceFeatures extends Features {
                 first.addAll(word, 0, word.size);
             }
         } else {
-            first = wordPiece.encode(query.text);
+            first = wordPiece.encode(query.text, maxLength);
             if (withStarts) {
                 starts = words(first, row);
             }
         }
+        WordPiece.Pieces second = query.pair == null ? null : wordPiece.encode(query.pair, maxLength);
+        if (second != null && Math.min(first.size, second.size) > maxLength) { // the longer one may have a piece more
+            first = query.text == null ? first : wordPiece.encode(query.text);
+            second = wordPiece.encode(query.pair);
+            starts = query.text != null && withStarts ? words(first, row) : starts;
+        }
         int[][] marks = query.marks == null ? null : positions(query, first, starts);
-        WordPiece.Pieces second = query.pair == null ? null : wordPiece.encode(query.pair);
         int[] kept = truncated(first.size, second == null ? -1 : second.size, maxLength - (second == null ? 2 : 3));
         WordPiece.Pieces pieces = new WordPiece.Pieces(maxLength);
         add(pieces, first, 0, kept[0], true);
@@ -141,7 +146,7 @@ final class WordPieceFeatures extends Features {
 
     @Override
     List<Row> windows(Query query, int stride) {
-        WordPiece.Pieces question = wordPiece.encode(query.text);
+        WordPiece.Pieces question = wordPiece.encode(query.text, maxLength);
         WordPiece.Pieces context = wordPiece.encode(query.pair);
         int asked = Math.min(question.size, Math.min(64, (maxLength - 3) / 2));
         int room = maxLength - asked - 3;
