@@ -10,6 +10,7 @@ import binascii
 import html
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -285,8 +286,7 @@ class _Application:
 
 
 def _json(content: dict) -> bytes:
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8", "replace")  # lone surrogates of a request
+    return json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")  # lone surrogates of a request
 
 
 def _host(header: str) -> str:
@@ -513,6 +513,8 @@ def _plain(name: str, value: Any) -> Any:
     """JSON of an output: strings are UTF-8, or base64 of an output whose name ends in _bytes."""
     if isinstance(value, list):
         return [_plain(name, part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _Refused(400, f"{name}: of these inputs the model makes {value}, which JSON has no number for")
     if not isinstance(value, bytes):
         return value
     return {"b64": base64.b64encode(value).decode()} if name.endswith("_bytes") else value.decode("utf-8", "replace")

@@ -138,7 +138,7 @@ def http_server(
             elif self.cycle is None or self.cycle.response_complete:  # else a request is read or answered
                 self.transport.abort()
 
-    options = {"lifespan": "off", "ws": "none", "log_level": "error", "access_log": False, "proxy_headers": False}
+    options = {"lifespan": "off", "ws": "none", "log_config": None, "access_log": False, "proxy_headers": False}
     return uvicorn.Server(uvicorn.Config(app, http=Protocol, limit_concurrency=limits.connections, **options))
 
 

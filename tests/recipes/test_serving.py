@@ -1,26 +1,32 @@
 """TF Serving's REST interface on the desk: the same answers as Keras through the client, its formats and its errors."""
 
 import json
+import queue
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import client, keras_engine
 from keras_ctxrep.inference.client import Target
 from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.inference.server import application
-from keras_ctxrep.recipes.serving import opened
+from keras_ctxrep.recipes.serving import http_server, opened, serve
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import quantize
 from tests import tiny
 
-uvicorn = pytest.importorskip("uvicorn", reason="Uvicorn is missing: pip install '.[serve]'")
+pytest.importorskip("uvicorn", reason="Uvicorn is missing: pip install '.[serve]'")
 pytestmark = pytest.mark.trains
 
 TASKS = ("multilabel", "regress", "tag", "answer", "coreference", "embed")
@@ -31,18 +37,14 @@ MARKS = [[(0, 3), (4, 8), (16, 19)], [(2, 5), (6, 9), (0, 1)]]
 @contextmanager
 def running(path, name=None):
     """The address of a server in a thread."""
-    with opened(path, name) as served:
-        config = uvicorn.Config(application(served), port=0, log_level="warning", lifespan="off")
-        server, socket = uvicorn.Server(config), config.bind_socket()
-        thread = threading.Thread(target=server.run, args=([socket],))
-        thread.start()
-        while not server.started:
-            time.sleep(0.01)
-        try:
-            yield f"http://127.0.0.1:{socket.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
+    server, listener = http_server(opened(path, name)), socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def rounded(answer):
@@ -219,5 +221,78 @@ def test_labels_that_are_numbers_in_python_are_strings(tmp_path, tflite_in_proce
 
 
 def test_what_is_no_model(tmp_path):
-    with pytest.raises(ValueError, match="no SavedModel in it"), opened(tmp_path):
-        pass
+    with pytest.raises(ValueError, match="no SavedModel in it"):
+        opened(tmp_path)
+
+
+def test_a_model_folder_answers_as_its_export(made):
+    _, version, folder, _ = made("tag")
+    export, written = opened(version.parent), opened(folder)
+    assert written.signatures == export.signatures
+    texts = np.array([text.encode() for text in TEXTS], object)
+    inputs = {"text": texts, "words": np.array([[b"the", b"cats"], [b"she", b""]], object)}
+    for name, signature in export.signatures.items():
+        if {*signature["inputs"]} <= {*inputs}:
+            batch = {key: inputs[key] for key in signature["inputs"]}
+            expected, outputs = export.run(name, batch), written.run(name, batch)
+            assert outputs.keys() == expected.keys()
+            for key, value in outputs.items():
+                np.testing.assert_array_equal(value, expected[key])
+
+
+def test_an_address_that_cannot_be_had(made, capsys):
+    file = str(made("classify")[3])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"127.0.0.1:{port}: another program has this port: --port 0 takes any"):
+            serve(file, port=port)
+        assert main.main(["serve", file, "--port", str(port)]) == 1
+        error = capsys.readouterr().err
+        assert "another program has this port" in error and error.count("\n") == 1
+    for value in ("99999", "-1", "web"):
+        with pytest.raises(SystemExit) as ended:
+            main.main(["serve", file, f"--port={value}"])
+        assert ended.value.code == 2 and f"{value}: a whole number from 0 to 65535" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_new_version_replaces_the_one_that_answers(made, tmp_path):
+    """A broken one does not; the first line comes before the model is loaded."""
+    base = tmp_path / "stars"
+    shutil.copytree(made("classify")[1], base / "1")
+    command = [sys.executable, "-m", "keras_ctxrep.cli", "serve", str(base), "--port", "0", "--poll", "0.2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stderr.readline()
+            assert "loading a SavedModel" in line
+            url = re.search(r"http://\S+", line)[0]
+            status, answer = send(url, "/v1/models/stars:predict", {"instances": ["a"]})
+            assert status == 503 and "loading" in answer["error"]
+            assert process.stdout.readline().strip() == f"{url}/v1/models/stars"
+            lines = queue.Queue()
+            threading.Thread(target=lambda: [lines.put(line) for line in process.stderr], daemon=True).start()
+            assert send(url, "/v1/models/stars:predict", {"instances": ["a"]})[0] == 200
+
+            def told(text):
+                while text not in (line := lines.get(timeout=60)):
+                    pass
+                return line
+
+            shutil.copytree(made("classify")[1], tmp_path / "broken")
+            (tmp_path / "broken" / "saved_model.pb").write_bytes(b"damaged")
+            (tmp_path / "broken").rename(base / "2")
+            assert "cannot be loaded, and version 1 goes on" in told("goes on")
+            assert send(url, "/v1/models/stars:predict", {"instances": ["a"]})[0] == 200
+            shutil.copytree(made("classify")[1], tmp_path / "good")
+            (tmp_path / "good").rename(base / "3")
+            told("version 3 answers")
+            states = send(url, "/v1/models/stars")[1]["model_version_status"]
+            assert [(state["version"], state["state"]) for state in states] == [
+                ("3", "AVAILABLE"),
+                ("2", "END"),
+                ("1", "END"),
+            ]
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+        finally:
+            process.kill()
