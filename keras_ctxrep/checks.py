@@ -332,8 +332,9 @@ def read_yaml(text: str) -> Any:
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
-        if _written_out(node, {}) > MOST_VALUES:
-            raise ValueError(f"its aliases repeat more than {MOST_VALUES:,} values")
+        counts: dict[int, float] = {}
+        if _written_out(node, counts) > max(MOST_VALUES, len(counts)):
+            raise ValueError(f"more than {MOST_VALUES:,} values with those that its aliases repeat")
         return loader.construct_document(node) if node else None
     except RecursionError:
         reason = "nested too deeply"

@@ -213,7 +213,7 @@ class _Members:
 
 def _unpack_zip(archive: Path, folder: Path, members: _Members) -> None:
     with open(archive, "rb") as file:
-        bounded: Any = _Bounded(file, archive.stat().st_size + BLOCK * MEMBERS)
+        bounded: Any = _Bounded(file, archive.stat().st_size)
         with zipfile.ZipFile(bounded) as zipped:
             for info in zipped.infolist():
                 plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
