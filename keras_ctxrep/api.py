@@ -111,10 +111,11 @@ def _opened(folder: Path, out: str | Path | None, seconds: float | None) -> Mode
     from keras_ctxrep.training import history
     from keras_ctxrep.training.strategy import choose, is_chief
 
-    model = replace(load(folder), record=history.record(folder))
+    record = history.record(folder)
+    model = replace(load(folder), record=record)
     if out is None and isinstance(model.engine, KerasEngine):
         model.engine.path = None
-    if seconds is not None and is_chief(choose()):
+    if seconds is not None and is_chief(choose(record.get("options", {}).get("strategy", "auto"))):
         print(f"{model.bundle.task}: {_summary(model)} in {seconds:,.0f} s", file=sys.stderr, flush=True)
     return model
 

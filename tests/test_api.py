@@ -301,6 +301,7 @@ def test_a_learning_rate_that_is_far_too_high_is_warned_of():
     assert len(model.history) == 1
 
 
+@pytest.mark.trains
 def test_pretrain(tmp_path, capsys):
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat\nthe dog ran\n" * 10)

@@ -164,7 +164,9 @@ class Progress(keras.callbacks.Callback):
             raise ValueError(self._divergence(logs["loss"]))
         self._bar.n = self.state.step if self.options.steps else min(seconds, self._bar.total)
         if not self._bar.disable:
-            self._bar.set_postfix_str(f"loss={logs['loss']:.3f}{self._time_left()}", refresh=False)
+            left = self._minutes_left()
+            shown = f"loss={logs['loss']:.3f}" + ("" if left is None else f", {left:.1f} min left")
+            self._bar.set_postfix_str(shown, refresh=False)
             self._bar.update(0)
         self._print_progress(logs["loss"])
         if self.done:
@@ -179,15 +181,17 @@ class Progress(keras.callbacks.Callback):
         if not self._bar.disable or not is_chief(self.trained.distribute_strategy) or now - self._printed < HALF_MINUTE:
             return
         self._printed, seconds = now, now - self._since
-        text = f"step {self._steps_so_far}, loss {loss:.3f}, {seconds / 60:.1f} min{self._time_left()}"
+        left = self._minutes_left()
+        text = f"step {self._steps_so_far}, loss {loss:.3f}, {seconds / 60:.1f} min"
+        text += "" if left is None else f", at most {left:.1f} min of training left"
         print(text, file=sys.stderr, flush=True)
 
     @property
     def _steps_so_far(self) -> str:
         return f"{self.state.step} of {self.options.steps}" if self.options.steps else f"{self.state.step}"
 
-    def _time_left(self) -> str:
-        """The time left, if the run is not ended by `patience`; "" until some steps have been measured.
+    def _minutes_left(self) -> float | None:
+        """The time left, if the run is not ended by `patience`; None until some steps have been measured.
 
         A step counts as their median: the first ones, and those of a length that is new, are traced or compiled, which
         takes hundreds of times as long as a step.
@@ -198,12 +202,12 @@ class Progress(keras.callbacks.Callback):
         elif state.step >= steps:
             left = 0.0
         elif len(self._step_seconds) < MEASURED:
-            return ""
+            return None
         else:
             evaluations = self.evaluations * (1 - self.fraction) if self.evaluate is not None else 0
             left = statistics.median(self._step_seconds) * (steps - state.step)
             left += self._evaluation_seconds * evaluations
-        return f", at most {max(0.0, left) / 60:.1f} min of training left"
+        return max(0.0, left) / 60
 
     def _divergence(self, loss: float) -> str:
         """The message about a loss that is no number."""
