@@ -112,7 +112,8 @@ def index(
     else:
         made_by = identity(model)
     try:
-        manifest = index_files.write(out, batches, storage, made_by, next_id, build_graph, version)
+        with model.unread.warning(", ".join(map(str, sources))):
+            manifest = index_files.write(out, batches, storage, made_by, next_id, build_graph, version)
     except ValueError as error:
         if counts.unread and "no rows" in str(error):
             raise ValueError(f"no text with words in the files: {counts.unread[0]}") from None
