@@ -116,7 +116,7 @@ def _print_best(args: argparse.Namespace, history: list[dict]) -> None:
 
 
 def _dev_name(args: argparse.Namespace) -> str:
-    return args.dev if isinstance(args.dev, str) else f"{args.dev:g} of {args.data}, held out"
+    return args.dev if isinstance(args.dev, str) else f"{100 * args.dev:g}% of {args.data}, held out"
 
 
 def _distill(args: argparse.Namespace) -> None:

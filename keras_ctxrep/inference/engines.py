@@ -113,4 +113,4 @@ def answer(predictor: Predictor, text: str) -> None:
     """Has a model of any task answer a text."""
     reads = predictor.bundle.reads
     predictor([text], [text] if reads.pair else None, [[(0, 4)] * reads.marks])
-    predictor.pieces[:] = 0  # of texts of the user's alone
+    predictor.unread.clear()  # of texts of the user's alone

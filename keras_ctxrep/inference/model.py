@@ -20,9 +20,10 @@ from keras_ctxrep.options import AUTO, ENGINES, KERAS, Generation, unknown_optio
 from keras_ctxrep.tasks import SERVED
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import Features, Marks, check_texts
+from keras_ctxrep.text.features import Features, Marks, Reads, check_texts
 from keras_ctxrep.text.tokens import joined
 from keras_ctxrep.text.tokens import words as split_into_words
+from keras_ctxrep.text.unread import Unread
 
 if TYPE_CHECKING:
     import keras
@@ -116,7 +117,9 @@ class Model:
         Raises:
             ValueError: the model has no answers to give, or pairs or marks do not fit it.
         """
-        return self._predictor(texts, pairs, marks)
+        predictor = self._predictor
+        with predictor.unread.warning():
+            return predictor(texts, pairs, marks)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """One vector per text, the same in all engines: `Bundle.pooling` of the encoder's top layer.
@@ -133,10 +136,11 @@ class Model:
             ValueError: a text without words, or an engine that has no vectors.
         """
         texts = check_texts(texts)
-        vectors = [
-            _vectors_of(texts, self.encodings(texts[begin : begin + TOGETHER]), begin)
-            for begin in range(0, len(texts), TOGETHER)
-        ]
+        with self.unread.warning():
+            vectors = [
+                _vectors_of(texts, self.encodings(texts[begin : begin + TOGETHER]), begin)
+                for begin in range(0, len(texts), TOGETHER)
+            ]
         return np.concatenate(vectors) if vectors else np.zeros((0, self._width), np.float32)
 
     def encodings(self, texts: Sequence[str]) -> list[dict]:
@@ -149,9 +153,12 @@ class Model:
             ValueError: an engine that has no vectors.
         """
         texts = check_texts(texts)
+        with self.unread.warning():
+            return self._encodings(texts)
+
+    def _encodings(self, texts: Sequence[str]) -> list[dict]:
         if isinstance(self.engine, KerasEngine):
-            answering = self.engine.answering
-            return (answering if answering and answering.bundle.task == "embed" else self.encoder._predictor)(texts)
+            return self._encoding(texts)
         if self.bundle.task == "embed":
             return self._predictor(texts)
         if self.engine.path.suffix == ".tflite":
@@ -159,6 +166,7 @@ class Model:
                 f"{self.engine.path}: a file for the task {self.bundle.task!r} has no vectors of texts; write one of "
                 "the encoder: load(FOLDER).encoder.tflite(OUT)"
             )
+        self.unread.add(texts, [[row] for row in replace(self.bundle, reads=Reads()).features.encode(texts)])
         return [{"vector": vector} for vector in self._saved_encoder(texts)]
 
     def fill(self, texts: Sequence[str], top: int = 5) -> list[list[list[Filling]]]:
@@ -356,6 +364,19 @@ class Model:
         from keras_ctxrep.training import history
 
         return {} if self.engine.path is None else history.record(self.engine.path)
+
+    @property
+    def _encoding(self) -> Predictor:
+        """What gives vectors of texts in Keras."""
+        answering = self.engine.answering if isinstance(self.engine, KerasEngine) else None
+        return answering if answering and answering.bundle.task == "embed" else self.encoder._predictor
+
+    @property
+    def unread(self) -> Unread:
+        """The counts of what gives vectors of texts."""
+        if isinstance(self.engine, KerasEngine):
+            return self._encoding.unread
+        return getattr(self.engine.predictor, "unread", None) or Unread(self.bundle)
 
     @property
     def _predictor(self) -> Predictor:

@@ -1,7 +1,7 @@
 """Predictions through any engine: the only module that prepares text for a model with answers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby, islice, zip_longest
+from itertools import groupby, islice, zip_longest
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -12,8 +12,9 @@ from keras_ctxrep.tasks import Task
 from keras_ctxrep.tasks.task import Query, label_values, pair_problem
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import available_lines
-from keras_ctxrep.text.features import Marks, Row, check_texts, unknown_pieces
+from keras_ctxrep.text.features import Marks, Row, check_texts
 from keras_ctxrep.text.tokens import joined
+from keras_ctxrep.text.unread import Unread
 
 __all__ = ["Predictor", "Run", "Runner", "TextRunner"]
 
@@ -156,7 +157,7 @@ class Predictor:
         self.task.check(bundle)
         self._label_values = label_values(bundle)
         self.bundle, self.batch_size = bundle, batch_size
-        self.pieces = np.zeros(2, np.int64)  # of all texts so far, as of `unknown_pieces`
+        self.unread = Unread(bundle)  #: counts the tokens of all texts so far
         self.runner = runner if isinstance(runner, Runner) else Runner(runner)
         pair = [""] if bundle.pairs else None
         # tokens of a text without words, which gets no answer; with windows every query gets one
@@ -246,7 +247,7 @@ class Predictor:
     def _run(self, queries: Sequence[Query]) -> tuple[list[list[Row]], dict[int, list[dict[str, Any]]]]:
         """The rows of each query, and number of a query -> the model's outputs for it, of those that have words."""
         rows = self.task.encode(self.bundle, queries) if queries else []
-        self.pieces += unknown_pieces(self.bundle.features, chain.from_iterable(rows))
+        self.unread.add(queries, rows)
         filled = [(number, row) for number, parts in enumerate(rows) for row in parts if len(row) > self._empty]
         inputs = self.runner.inputs(filled)
         signatures = [self.runner.signature(queries[number]) for number, _ in inputs]

@@ -92,7 +92,7 @@ def _write_vectors(
     encoder, sentences = load(folder, engine=options.engine), iter(sentences)
     zeros = np.zeros_like(encoder.encode(["a"])[0])
     count = cut = 0
-    with atomic_write(out) as path, _array_writer(path) as write:
+    with encoder.unread.warning("the sentences"), atomic_write(out) as path, _array_writer(path) as write:
         while batch := list(islice(sentences, options.batch_size)):
             for answer in encoder.encodings(batch):
                 write(str(count), np.asarray(answer.get("vector", zeros), np.float32).astype(options.dtype))

@@ -41,10 +41,10 @@ from keras_ctxrep.recipes.targets import (
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import unknown_pieces, unread
 from keras_ctxrep.text.files import skipped_rows
 from keras_ctxrep.text.pairs import APART
 from keras_ctxrep.text.tokens import split_words
+from keras_ctxrep.text.unread import Unread
 from keras_ctxrep.training import fit
 from keras_ctxrep.training.frozen import FrozenOutputs
 from keras_ctxrep.training.progress import evaluation_bar
@@ -211,7 +211,7 @@ class Run:
         keras.utils.set_random_seed(options.seed)
         record = self.record()
         check_replaceable(self.out, record.identity, options.overwrite)
-        share = f"{self.dev:g} of" if isinstance(self.dev, float | int) else ""
+        share = f"{100 * self.dev:g}% of" if isinstance(self.dev, float | int) else ""
         dev_name = f"{share} {Path(self.name).name}, held out" if share else _shown(self.dev)
         dev = self._split()
         survey = self.survey()
@@ -228,8 +228,9 @@ class Run:
             metric = fit.Metric(options.metric, options.metric in task.smaller)
             evaluate = _by_metric(evaluate, metric.name)
             evaluate(model)  # an error is raised before the training
-        rows = (row for rows, _ in encoded_examples(bundle, dev_set[:ENCODED]) for row in rows)
-        if message := unread(unknown_pieces(bundle.features, rows), dev_name):
+        unread, asked = Unread(bundle), dev_set[:ENCODED]
+        unread.add([*map(task.training_queries, asked)], [rows for rows, _ in encoded_examples(bundle, asked)])
+        if message := unread.message(dev_name):
             warnings.warn(message, stacklevel=5)
         survey = self._with_words(survey, bundle)
         replicas = strategy.num_replicas_in_sync

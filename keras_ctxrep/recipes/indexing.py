@@ -109,7 +109,8 @@ def index(
         batches = chain(batches_of(kept.vectors, kept.rows), batches)
         storage, next_id, made_by = options.storage or kept.storage, replaces.next_id, kept.made_by
     try:
-        manifest = index_files.write(out, batches, storage, made_by, next_id, build_graph, replaces)
+        with model.unread.warning(", ".join(map(str, sources))):
+            manifest = index_files.write(out, batches, storage, made_by, next_id, build_graph, replaces)
     except ValueError as error:
         if counts.unread and "no rows" in str(error):
             raise ValueError(f"no text with words in the files: {counts.unread[0]}") from None

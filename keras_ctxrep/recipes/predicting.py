@@ -22,7 +22,6 @@ from keras_ctxrep.tasks.task import LabelsWords
 from keras_ctxrep.text import files
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import available_lines
-from keras_ctxrep.text.features import unread
 
 __all__ = ["predict"]
 
@@ -98,7 +97,7 @@ def predict(
             first = entry.answer["error"] if not answered and "error" in entry.answer else first
             answered += "error" not in entry.answer
     name = str(source) if isinstance(source, str | Path) else "standard input"
-    if message := unread(predictor.pieces, name):
+    if message := predictor.unread.message(name):
         report(message)
     if not answered:
         raise ValueError(f"{name}: nothing in it was answered: {first}")

@@ -25,6 +25,7 @@ from keras_ctxrep.text.corpus import LONGEST, shuffled
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, piece_ids, segment_pairs, single_segments
 from keras_ctxrep.text.tokens import WordPiece, split_words
+from keras_ctxrep.text.unread import scripts_of
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import choose, is_chief, lock_output, scope
@@ -200,7 +201,8 @@ def _language_modelling(corpus: Sequence[str | Path], options: Pretraining, init
         if initial is not None and (not config.words or list(initial.vocab) != vocabulary.vocab):
             raise ValueError("the model to start from reads characters or other words; it keeps what it reads")
         config = replace(config, words=len(vocabulary))
-    bundle = Bundle("elmo", "language_model", asdict(config), options.max_length, vocab=tuple(vocabulary.vocab))
+    fields = {"vocab": tuple(vocabulary.vocab), "scripts": tuple(sorted(scripts_of(vocabulary.vocab)))}
+    bundle = Bundle("elmo", "language_model", asdict(config), options.max_length, **fields)
     features: Any = bundle.features
 
     data: Any

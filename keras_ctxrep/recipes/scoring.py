@@ -24,7 +24,7 @@ from keras_ctxrep.recipes.targets import fitting
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
-from keras_ctxrep.text.features import WordPieceFeatures, check_sentences, unread
+from keras_ctxrep.text.features import WordPieceFeatures, check_sentences
 from keras_ctxrep.text.files import TABLES, suffix
 from keras_ctxrep.text.ngrams import KneserNey
 from keras_ctxrep.text.pretraining import (
@@ -188,7 +188,7 @@ def _score_task(predictor: Predictor, data: Data, predictions: str | Path | None
     task, bundle, skipped = predictor.task, predictor.bundle, [] if options.skip_bad else None
     examples = list(fitting(bundle, data, options.columns, skipped, "validation"))
     answers = predictor.ask(examples)
-    if message := unread(predictor.pieces, str(data) if isinstance(data, str | Path) else "the data"):
+    if message := predictor.unread.message(str(data) if isinstance(data, str | Path) else "the data"):
         warnings.warn(message, stacklevel=4)
     if predictions is not None:
         with atomic_write(predictions) as path:

@@ -99,6 +99,8 @@ class Bundle:
         normalize: whether that vector is scaled to length 1.
         dims: numbers of that vector, the first ones, if not all.
         columns: names of the columns, or their numbers, in the files that a task model was trained from.
+        scripts: of the letters of the text that an ELMo was pretrained on, as `text.unread.script` names them, for a
+            warning of texts in others; empty: not known.
         versions: of the packages that wrote it.
         files: SHA-256 of the files beside it.
     """
@@ -122,6 +124,7 @@ class Bundle:
     normalize: bool = False
     dims: int | None = None
     columns: dict = field(default_factory=dict)
+    scripts: tuple[str, ...] = ()
     versions: dict = field(default_factory=dict)
     files: dict = field(default_factory=dict)
 
@@ -195,6 +198,8 @@ class Bundle:
         content = {VOCAB: vocab_text(self.vocab).encode()} if self.vocab else {}
         hashes = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()} | (files or {})
         checks = {name: value for name, value in asdict(self).items() if name not in ("vocab", "card")}
+        if not self.scripts:  # earlier versions of the package read a bundle without
+            del checks["scripts"]
         content |= {CARD: self.card.encode()} if self.card else {}
         fields = {"format": FORMAT} | checks | {"files": hashes}
         fields[CHECKSUM] = _checksum(json.loads(json.dumps(fields)))
@@ -463,7 +468,8 @@ def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
             checks.check_values(allowed, content.get(name, {}), f"{name}.")
         for name in ("files", "columns"):
             checks.check_values(dict.fromkeys(content.get(name, ()), str), content.get(name, {}), f"{name}.")
-        content["labels"] = tuple(content["labels"])
+        for name in ("labels", "scripts"):
+            content[name] = tuple(content.get(name, ()))
         bundle = Bundle(**content)
         if bundle.family not in FAMILIES:
             raise ValueError(f"family={bundle.family!r}: one of {', '.join(FAMILIES)}")

@@ -266,6 +266,10 @@ class WordFeatures(_WordRows):
         self._lines, self.max_length = line_numbers(vocab, self.MARKERS), max_length
         self.letters = letters_read(vocab)
 
+    def knows(self, word: str) -> bool:
+        """Whether a word is in the vocabulary."""
+        return word in self._lines
+
     def ids(self, words: Sequence[str]) -> np.ndarray:
         return np.array([self._lines.get(word, 3) for word in words], np.int32)
 
@@ -331,6 +335,10 @@ class StaticFeatures(_WordRows):
             return words
         lower = self._normalizer.normalize_str
         return [word.lower() if word.isascii() else lower(word.encode("utf-8", "ignore").decode()) for word in words]
+
+    def knows(self, word: str) -> bool:
+        """Whether a word is in the vocabulary, as it is looked up."""
+        return self.normalized([word])[0] in self._lines
 
     def ids(self, words: Sequence[str]) -> np.ndarray:
         words = self.normalized(words)
@@ -749,29 +757,6 @@ def truncate_pair(first: list, second: list | None, room: int) -> tuple[list, li
     shorter = min(len(first), len(second), room // 2)
     keep_first = shorter if len(first) <= len(second) else room - shorter
     return first[:keep_first], second[: room - keep_first]
-
-
-def unknown_pieces(features: "Features", rows: Iterable[Row]) -> tuple[int, int]:
-    """How many word pieces of some rows are [UNK], and how many they are; (0, 0) of features of words."""
-    if not isinstance(features, WordPieceFeatures):
-        return 0, 0
-    counts = [(row.tokens.count(features.wordpiece.unk), len(row) - 2) for row in rows]
-    return sum(unknown for unknown, _ in counts), sum(count for _, count in counts)
-
-
-def unread(pieces: Iterable[int], source: str) -> str | None:
-    """A message if more than 5% of at least 20 word pieces, as `unknown_pieces` counts them, are [UNK].
-
-    >>> unread((1, 20), "a.tsv") is None, unread((2, 20), "a.tsv").partition(",")[0]
-    (True, 'a.tsv: 10% of the word pieces are [UNK]')
-    """
-    unknown, count = pieces
-    if count < 20 or unknown <= 0.05 * count:
-        return None
-    return (
-        f"{source}: {unknown / count:.0%} of the word pieces are [UNK], since the vocabulary of this BERT lacks their "
-        "script or symbols; a multilingual BERT has them, and an ELMo over characters reads every script"
-    )
 
 
 def _mask(rows: Sequence[Row], length: int | None) -> np.ndarray:

@@ -4,6 +4,8 @@ import itertools
 import pydoc_data.topics
 import random
 import string
+import subprocess
+import sys
 import unicodedata
 from collections import defaultdict
 from dataclasses import replace
@@ -22,6 +24,7 @@ from keras_ctxrep.text.features import Reads, window_step, words_of_pieces
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece, words
 from keras_ctxrep_export.text_ops import Windows, features, in_parts
 from keras_ctxrep_export.words import lowered, split
+from tests import long_texts
 
 AWKWARD = [
     "",
@@ -126,18 +129,19 @@ TABLE = {"width": 8, "words": len(UNKNOWN), "buckets": 0, "min_n": 3, "max_n": 6
 NGRAMS = {"buckets": 2_000_000, "lowercase": False}
 
 
-@pytest.mark.parametrize(
-    "bundle",
-    [
-        Bundle("static", "embed", TABLE, 8, vocab=UNKNOWN),
-        Bundle("static", "embed", TABLE | {"lowercase": False}, 8, vocab=UNKNOWN),
-        Bundle("elmo", "embed", {"words": 6, "max_characters": 9}, 8, vocab=("<S>", "</S>", *UNKNOWN)),
-        Bundle("elmo", "embed", {"max_characters": 9}, 8, vocab=UNKNOWN, extra_embeddings=TABLE),
-        Bundle("static", "embed", TABLE | NGRAMS, 8, vocab=UNKNOWN),
-        Bundle("elmo", "embed", {"max_characters": 9}, 8, vocab=UNKNOWN, extra_embeddings=TABLE | NGRAMS),
-    ],
-    ids=["static lower-case", "static", "biLM over words", "characters and words", "n-grams", "characters and n-grams"],
-)
+WORD_IDS = {
+    "static lower-case": Bundle("static", "embed", TABLE, 8, vocab=UNKNOWN),
+    "static": Bundle("static", "embed", TABLE | {"lowercase": False}, 8, vocab=UNKNOWN),
+    "biLM over words": Bundle("elmo", "embed", {"words": 6, "max_characters": 9}, 8, vocab=("<S>", "</S>", *UNKNOWN)),
+    "characters and words": Bundle("elmo", "embed", {"max_characters": 9}, 8, vocab=UNKNOWN, extra_embeddings=TABLE),
+    "n-grams": Bundle("static", "embed", TABLE | NGRAMS, 8, vocab=UNKNOWN),
+    "characters and n-grams": Bundle(
+        "elmo", "embed", {"max_characters": 9}, 8, vocab=UNKNOWN, extra_embeddings=TABLE | NGRAMS
+    ),
+}
+
+
+@pytest.mark.parametrize("bundle", WORD_IDS.values(), ids=WORD_IDS)
 def test_word_ids(bundle, tmp_path):
     texts = ["One, TWO THE été ÉTÉ Straße unseen", "", "İstanbul 中中 <UNK> ", *(text[:40] for text in AWKWARD)]
     module = tf.Module()
@@ -230,6 +234,84 @@ def test_saved_model_of_stock_ops_without_assets(prepared, tmp_path):
     message.ParseFromString((tmp_path / "saved_model.pb").read_bytes())
     used = {operator.name for operator in message.meta_graphs[0].meta_info_def.stripped_op_list.op}
     assert len(used) > 20 and not {op for op in used if "PyFunc" in op or "Table" in op}
+
+
+LONG = long_texts.odd(60, seed=2, more=())
+
+
+def test_long_texts(prepared):
+    assert_equal(prepared, LONG)
+
+
+def test_long_texts_that_are_not_utf8(prepared):
+    """Blocks end within characters, true and broken ones."""
+    data = [begin * 4000 + b"the cat" + part * 90 for begin in not_utf8(30) for part in not_utf8(2)]
+    assert_equal(prepared, [item.decode("utf-8", "replace") for item in data], data)
+
+
+@pytest.mark.parametrize("bundle", WORD_IDS.values(), ids=WORD_IDS)
+def test_word_ids_of_long_texts(bundle):
+    long = max(map(len, bundle.vocab))
+    texts = [*LONG, *(f"{'a' * count} the" * 2000 for count in (long - 1, long, long + 1))]
+    assert_equal((bundle, tf.function(features(bundle))), texts)
+
+
+@pytest.mark.parametrize("units", ["words", "pieces", "characters"])
+@pytest.mark.parametrize("words", [False, True])
+def test_long_texts_of_language_models(units, words):
+    bundle = causal(units, 8, words=words)
+    assert_equal((bundle, tf.function(features(bundle))), LONG)
+
+
+def test_words_and_marks_of_long_texts():
+    """What a tagger of ELMo's words says of a text, and where spans of characters are."""
+    bundle = Bundle("elmo", "tag", {"max_characters": 9}, 7, reads=Reads(words=True, marks=1))
+    draw = random.Random(0)
+    begins = [draw.randrange(len(text)) for text in LONG]
+    marks = [[(begin, begin + draw.choice([1, 50, 9000]))] for begin in begins]
+    rows = bundle.features.encode(LONG, offsets=True, marks=marks)
+    inputs, _, words = features(bundle).tagging(tf.constant(LONG), tf.constant(marks, tf.int32))
+    assert inputs["marks"].numpy().tolist() == [[list(span) for span in row.marks] for row in rows]
+    for text, row, *columns in zip(
+        LONG, rows, *(words[name].numpy() for name in ("words", "starts", "ends")), strict=True
+    ):
+        found = [(word.decode(), begin, end) for word, begin, end in zip(*columns, strict=True) if end]
+        assert found == [(text[begin:end], begin, end) for begin, end in row.words]
+    pieces = Bundle("bert", "classify", {}, 7, ("x",), vocabulary(), reads=Reads(marks=1, indicate=True))
+    inputs = features(pieces)(tf.constant(LONG), marks=tf.constant(marks, tf.int32))
+    assert_same_arrays(inputs, pieces.features.collate(pieces.features.encode(LONG, marks=marks)))
+
+
+@pytest.mark.parametrize("max_length", [8, 9])
+def test_pairs_of_long_texts(max_length):
+    """In which the longer one has a piece more, of even lengths."""
+    bundle = Bundle("bert", "classify", {}, max_length, vocab=vocabulary(), reads=Reads(pair=True))
+    texts = [*LONG, *("the cat " * count for count in (2, 600, 601, 3000, 3001))]
+    pairs = random.Random(0).sample(texts, len(texts))
+    for some, others in ((texts, pairs), (pairs, texts), (texts[-4:], texts[-5:-1]), (texts[-5:-1], texts[-4:])):
+        inputs = features(bundle)(tf.constant(some), tf.constant(others))
+        assert_same_arrays(inputs, bundle.features.collate(bundle.features.encode(some, others)))
+
+
+def test_memory_of_ten_megabytes():
+    """In a process of its own; the words of all of a text take over a gigabyte."""
+    script = """
+import resource, sys
+import tensorflow as tf
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep_export.text_ops import features
+
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
+bert = Bundle("bert", "embed", {}, 32, vocab=(*SPECIAL_PIECES, "the", "cat"))
+for bundle in (bert, Bundle("elmo", "embed", {"max_characters": 50}, 32)):
+    run = tf.function(features(bundle).plain, input_signature=[tf.TensorSpec([None], tf.string)])
+    for text in ("the cat " * 1000, "the cat " * 1_250_000, "a" * 10_000_000, " " * 10_000_000 + "cat"):
+        before = peak()
+        sizes = tf.reduce_sum(run(tf.constant([text]))["mask"], 1)
+        assert peak() - before < 500, (bundle.family, text[:9], peak() - before)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @pytest.mark.parametrize("max_length", [4, 5, 6, 9, 40])
