@@ -41,7 +41,7 @@ KINDS = {
     "pretrain static": "pretrain static --corpus {corpus} --dims 8 --batch-size 32 --epochs 1 --evaluations 4",
     "distill": f"distill {{classifier}} --data {{rows}} --dev {{few_rows}} --encoder {{teacher}} {RUN}",
     "distill from text": f"distill {{teacher}} --corpus {{corpus}} --layers 1 {RUN}",
-    "distill static": "distill {teacher} --corpus {corpus} --static --dims 4 --passes 2 --batch-size 32 --evaluations 4",
+    "distill static": "distill {teacher} --corpus {corpus} --static --dims 4 --batch-size 32 --evaluations 4",
 }
 
 

@@ -207,7 +207,8 @@ def _run(model, data, progress: Progress, checkpoint: Checkpoint | None, callbac
             write()
         if isinstance(stop, _Terminated):
             progress.close()
-            where = f"step {progress.state.step}" if checkpoint and not several else "the last checkpoint, if it had one"
+            written = checkpoint is not None and not several
+            where = f"step {progress.state.step}" if written else "the last checkpoint, if it had one"
             print(f"terminated; the same command goes on from {where}", file=sys.stderr, flush=True)
         raise
     except (OSError, ValueError, tf.errors.UnknownError, tf.errors.InvalidArgumentError) as error:

@@ -10,8 +10,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from keras_ctxrep import saving
 from keras_ctxrep.atomic import atomic_write, lock_folder, sha256
 from keras_ctxrep.options import LEARNED, Options
@@ -113,10 +111,14 @@ def check_replaceable(folder: str | Path, identity: str, overwrite: bool) -> Non
         )
 
 
-def writing(folder: str | Path, strategy: tf.distribute.Strategy) -> AbstractContextManager[None]:
+def writing(folder: str | Path, strategy: Any) -> AbstractContextManager[None]:
     """Within it no other run can write the model folder, see `lock_folder`; of several workers the first one locks it.
 
     From before its data are read until its model is saved: a run that began later would replace that model.
+
+    Args:
+        folder: to write.
+        strategy: a `tf.distribute.Strategy`.
     """
     return lock_folder(folder) if is_chief(strategy) else nullcontext()
 
