@@ -1,5 +1,6 @@
 """Commands of `ctxrep` whose batches are counted, and which are stopped or ended by a signal after so many of them.
 
+    python interrupted.py LOG ARGUMENT ...    runs one command; LOG.batches gets a byte for each batch
     python interrupted.py < requests
 
 Each line of standard input is a JSON object, and so is each answer, {"process", "status", "batches"}: the exit status,
@@ -75,4 +76,7 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        count_batches(sys.argv[1], 0, 0)
+        sys.exit(main.main(sys.argv[2:]))
     serve()
