@@ -253,7 +253,7 @@ def _expected(error: Exception) -> tuple[type[OSError] | type[ValueError] | None
     """The kind of an error, of what makes the batches too, and its message; None for one of TensorFlow's own."""
     if not isinstance(error, tf.errors.OpError):
         return OSError if isinstance(error, OSError) else ValueError, str(error)
-    found = re.search(r"^(\w+): (.*)\nTraceback", error.message, re.MULTILINE)  # as TensorFlow passes Python's on
+    found = re.search(r"^(\w+): (.*)\nTraceback", str(error), re.MULTILINE)  # as TensorFlow passes Python's on
     name, message = found.groups() if found else ("", "")
     if name in {kind.__name__ for kind in (OSError, *OSError.__subclasses__())}:
         return OSError, message
