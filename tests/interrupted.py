@@ -1,12 +1,13 @@
 """Commands of `ctxrep` whose batches are counted, and which are stopped or ended by a signal after so many of them.
 
+    python interrupted.py LOG ARGUMENT ...    runs one command; LOG.batches gets a byte for each batch
     python interrupted.py < requests
 
 Each line of standard input is a JSON object, and so is each answer, {"process", "status", "batches"}: the exit status,
 negative for a signal, null if the command is stopped, and the batches that it has trained on.
 
-{"argv", "log", "signal", "after"} starts a command: its arguments, the file that gets what it prints, and the signal
-that it sends itself when Keras has ended so many batches (0: none). {"process"} lets one go on that is stopped.
+{"argv", "log", "number", "after"} starts a command: its arguments, the file that gets what it prints, and the signal
+that it sends itself when Keras has ended so many batches (0: none). {"process", "log"} lets one go on that is stopped.
 
 Every command is a fork of this process, which has imported TensorFlow, and used nothing of it.
 """
@@ -59,20 +60,21 @@ def start(argv: list[str], log: str, number: int, after: int) -> int:
 
 def serve() -> None:
     """Answers requests until there are no more."""
-    logs = {}
     gc.freeze()  # so that the collector does not look at what was imported
     for line in sys.stdin:
         request = json.loads(line)
-        if (process := request.get("process")) is None:
-            process = start(request["argv"], request["log"], request["signal"], request["after"])
-            logs[process] = request["log"]
-        else:
+        if process := request.get("process"):
             os.kill(process, signal.SIGCONT)
+        else:
+            process = start(**request)
         ended = os.waitpid(process, os.WUNTRACED)[1]
         status = None if os.WIFSTOPPED(ended) else os.waitstatus_to_exitcode(ended)
-        batches = os.path.getsize(f"{logs[process]}.batches")
+        batches = os.path.getsize(f"{request['log']}.batches")
         print(json.dumps({"process": process, "status": status, "batches": batches}), flush=True)
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        count_batches(sys.argv[1], 0, 0)
+        sys.exit(main.main(sys.argv[2:]))
     serve()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_ctxrep.atomic import atomic_folder, atomic_write, temporary_folder
+from keras_ctxrep.atomic import atomic_folder, atomic_write, lock_folder, temporary_folder
 
 ROOT = Path(__file__).parents[1]
 # Writes a folder of two files, and is killed by SIGKILL at the n-th event: a file written, a rename before or after it.
@@ -128,3 +128,31 @@ def test_paths_that_cannot_be_replaced_by_a_folder(tmp_path):
         atomic_folder("/"),
     ):
         pass
+
+
+def test_a_lock_within_a_lock_is_that(tmp_path):
+    """And is not left behind: neither the lock nor an empty folder."""
+    folder, link = tmp_path / "new", tmp_path / "link"
+    link.symlink_to("new")
+    code = "import sys; from keras_ctxrep.atomic import lock_folder\nwith lock_folder(sys.argv[1]): pass"
+    with lock_folder(folder):
+        with lock_folder(link):
+            pass
+        assert folder.is_dir() and run(code, folder) == 1
+    assert os.listdir(tmp_path) == ["link"] and run(code, folder) == 0
+    with lock_folder(folder):
+        (folder / "a").write_text("mine")
+    assert contents(folder) == {"a": "mine"}
+
+
+def test_a_locked_folder_that_cannot_be_written_is_named(tmp_path):
+    folder = tmp_path / "model"
+    named = pytest.raises(OSError, match=r"model: make it a folder that can be written, and start again: \[Errno")
+    with named, lock_folder(folder):
+        folder.rmdir()
+        folder.write_text("mine")
+        os.listdir(folder)
+    assert contents(tmp_path) == {"model": "mine"}
+    folder.unlink()
+    with pytest.raises(FileNotFoundError, match=r"^\[Errno 2\] No such file or directory: 'a'"), lock_folder(folder):
+        os.listdir("a")

@@ -41,8 +41,7 @@ KINDS = {
     "pretrain static": "pretrain static --corpus {corpus} --dims 8 --batch-size 32 --epochs 1 --evaluations 4",
     "distill": f"distill {{classifier}} --data {{rows}} --dev {{few_rows}} --encoder {{teacher}} {RUN}",
     "distill from text": f"distill {{teacher}} --corpus {{corpus}} --layers 1 {RUN}",
-    "distill static": "distill {teacher} --corpus {corpus} --static --dims 4 --passes 2 --batch-size 32 "
-    "--evaluations 4",
+    "distill static": "distill {teacher} --corpus {corpus} --static --dims 4 --batch-size 32 --evaluations 4",
 }
 
 
@@ -50,27 +49,28 @@ class Commands:
     """The commands of KINDS, whose logs are in a folder."""
 
     def __init__(self, server, folder, files):
-        self.server, self.folder, self.files, self.logs = server, folder, files, {}
+        self.server, self.folder, self.files = server, folder, files
+        self.logs = {}  # of each process
 
     def __call__(self, kind, out, number=0, after=0):
         """Starts one, which sends itself a signal after so many batches; returns when it has ended, or is stopped."""
-        log = self.folder / f"{len(self.logs)}.log"
+        log = str(self.folder / f"{len(self.logs)}.log")
         argv = f"{KINDS[kind]} --checkpoint-minutes 0 --out {out}".format(**self.files).split()
-        return self._answer(argv=argv, log=str(log), signal=number, after=after)
+        return self._answer(log, argv=argv, number=number, after=after)
 
     def go_on(self, stopped):
-        return self._answer(process=stopped.process)
+        return self._answer(self.logs[stopped.process], process=stopped.process)
 
-    def _answer(self, **request):
+    def _answer(self, log, **request):
         timer = threading.Timer(LIMIT, os.killpg, (self.server.pid, signal.SIGKILL))
         timer.start()
-        self.server.stdin.write(json.dumps(request) + "\n")
+        self.server.stdin.write(json.dumps(request | {"log": log}) + "\n")
         self.server.stdin.flush()
         line = self.server.stdout.readline()
         timer.cancel()
         assert line, f"no answer in {LIMIT} seconds: {request}"
         found = json.loads(line)
-        log = self.logs.setdefault(found["process"], request.get("log"))
+        self.logs[found["process"]] = log
         return Done(**found, text=Path(log).read_text())
 
 

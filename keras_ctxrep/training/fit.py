@@ -214,9 +214,8 @@ def _run(model, data, progress: Progress, checkpoint: Checkpoint | None, callbac
             write()
         if isinstance(stop, _Terminated):
             progress.close()
-            where = (
-                f"step {progress.state.step}" if checkpoint and not several else "the last checkpoint, if it had one"
-            )
+            written = checkpoint is not None and not several
+            where = f"step {progress.state.step}" if written else "the last checkpoint, if it had one"
             print(f"terminated; the same command goes on from {where}", file=sys.stderr, flush=True)
         raise
     except (OSError, ValueError, tf.errors.UnknownError, tf.errors.InvalidArgumentError) as error:
@@ -263,7 +262,7 @@ def _expected(error: Exception) -> tuple[type[OSError] | type[ValueError] | None
     """The kind of an error, of what makes the batches too, and its message; None for one of TensorFlow's own."""
     if not isinstance(error, tf.errors.OpError):
         return OSError if isinstance(error, OSError) else ValueError, str(error)
-    found = re.search(r"^(\w+): (.*)\nTraceback", error.message, re.MULTILINE)  # as TensorFlow passes Python's on
+    found = re.search(r"^(\w+): (.*)\nTraceback", str(error), re.MULTILINE)  # as TensorFlow passes Python's on
     name, message = found.groups() if found else ("", "")
     if name in {kind.__name__ for kind in (OSError, *OSError.__subclasses__())}:
         return OSError, message

@@ -76,11 +76,8 @@ def prepare(corpus, out, **options):
 
 def test_two_at_once_in_one_folder(corpus, tmp_path):
     """The other one is a thread, which has its own locks."""
-    with (
-        ThreadPoolExecutor() as pool,
-        lock_folder(tmp_path / "prepared"),
-        pytest.raises(ValueError, match="another process is writing in it"),
-    ):
+    refused = pytest.raises(ValueError, match="another process is writing in it")
+    with ThreadPoolExecutor() as pool, lock_folder(tmp_path / "prepared"), refused:
         pool.submit(prepare, corpus, tmp_path / "prepared").result()
 
 

@@ -415,6 +415,22 @@ def test_a_full_disk_leaves_the_last_checkpoint(points, tmp_path):
         np.testing.assert_array_equal(weight, value)
 
 
+@pytest.mark.parametrize("kind", [FileNotFoundError, ValueError])
+def test_an_error_of_the_data_is_told_as_it_is(kind, points, tmp_path):
+    """Not as TensorFlow's, which runs the function that makes the batches; with the checkpoint that is kept."""
+
+    def batches(start):
+        yield from points.skip(start).take(5 - start).as_numpy_iterator()
+        raise kind("text.txt: it is gone")
+
+    def data(start):
+        return tf.data.Dataset.from_generator(lambda: batches(start), output_signature=points.element_spec)
+
+    kept = r"^text\.txt: it is gone; the checkpoint of step 4 is kept in .*checkpoint$"
+    with pytest.raises(OSError if kind is FileNotFoundError else ValueError, match=kept):
+        fit.fit(linear(), data, steps=8, evaluations=4, folder=tmp_path, checkpoint_minutes=0)
+
+
 @pytest.mark.trains
 def test_a_run_leaves_a_table_and_curves(rng, points, tmp_path, monkeypatch):
     """The curves are drawn at the end, and meanwhile if it takes long; also with columns that some evaluations lack."""

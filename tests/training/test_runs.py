@@ -1,9 +1,12 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from keras_ctxrep.atomic import sha256
+from keras_ctxrep import recipes, saving
+from keras_ctxrep.atomic import lock_folder, sha256
 from keras_ctxrep.options import Pretraining
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.training.runs import RunRecord, options_from_run
@@ -79,3 +82,30 @@ def test_files_that_are_no_record(tmp_path, content):
         (tmp_path / "run.json").write_text(content)
     with pytest.raises(ValueError, match=r"run\.json: not a readable record of a run"):
         options_from_run(tmp_path)
+
+
+RECIPES = {
+    "pretrain": lambda out: recipes.pretrain("lm", ["missing.txt"], out, steps=1),
+    "pretrain_static": lambda out: recipes.pretrain_static(["missing.txt"], out),
+    "finetune": lambda out: recipes.finetune("missing.tsv", "missing.tsv", "words", out),
+    "distill_encoder": lambda out: recipes.distill_encoder("missing", ["missing.txt"], out, steps=1),
+    "distill_static": lambda out: recipes.distill_static("missing", ["missing.txt"], out),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_second_run_in_one_folder_is_refused_before_it_reads(name, tmp_path):
+    """It would replace the model of the first one, if that ended while it read; the first is another thread here."""
+    refused = pytest.raises(ValueError, match="out: another process is writing in it; wait for it, or stop it")
+    with ThreadPoolExecutor() as pool, lock_folder(tmp_path / "out"), refused:
+        pool.submit(RECIPES[name], tmp_path / "out").result()
+
+
+def test_a_run_has_its_folder_until_its_model_is_saved(tmp_path, monkeypatch):
+    (tmp_path / "corpus.txt").write_text("a b c d e f\n" * 200)
+    saved = Mock(side_effect=lambda folder, *_: RECIPES["pretrain_static"](folder))
+    options = {"dims": 4, "epochs": 1, "min_count": 1, "batch_size": 32}
+    monkeypatch.setattr(saving, "save", lambda *args: ThreadPoolExecutor().submit(saved, *args).result())
+    with pytest.raises(ValueError, match="out: another process is writing in it"):
+        recipes.pretrain_static([tmp_path / "corpus.txt"], tmp_path / "out", **options)
+    assert saved.call_count == 1

@@ -25,6 +25,7 @@ from tests import tiny
 pytestmark = pytest.mark.trains
 
 SCRIPT = Path(__file__).with_name("replicas.py")
+COUNTED = Path(__file__).parents[1] / "interrupted.py"
 REPLICAS = runpy.run_path(str(SCRIPT))
 LIMIT = 600  # seconds that a process of a test may take, on a busy machine
 
@@ -169,8 +170,11 @@ def test_a_worker_that_is_killed_comes_back(victim, corpus, undisturbed, tmp_pat
     assert processes[1 - victim].returncode != 0
     if victim == 1:  # without the first worker, TensorFlow itself ends the process
         assert "another worker has ended" in outputs[0] and "Traceback" not in outputs[0]
-    assert json.loads(state.read_text())["step"] < 60
-    first, second = ended(workers(command))
+    assert (step := json.loads(state.read_text())["step"]) < 60
+    counts = [tmp_path / name for name in ("first", "second")]
+    counted = [[str(COUNTED), str(log), *command[2:]] for log in counts]
+    first, second = ended([*map(start, counted, strategy.local_cluster(2))])
+    assert [log.with_suffix(".batches").stat().st_size for log in counts] == [60 - step] * 2
     assert first.count("perplexity") >= 3 and not second.count("perplexity")
     found, _ = saving.load(tmp_path / "two")
     for weight, value in zip(found.get_weights(), undisturbed, strict=True):
