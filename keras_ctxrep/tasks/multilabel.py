@@ -76,6 +76,9 @@ class Multilabel(TextTask):
         labels = [label for label, probability in probabilities.items() if probability >= THRESHOLD]
         return {"labels": labels, "probabilities": probabilities}
 
+    def empty(self, bundle) -> dict[str, Any]:
+        return {"labels": [], "probabilities": {}}
+
     def answer_in_graph(self, bundle, scores) -> dict:
         import tensorflow as tf
 
