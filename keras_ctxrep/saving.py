@@ -14,7 +14,6 @@ from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import Model, copy_weights
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import Reads
 from keras_ctxrep.training import checkpoints
 from keras_ctxrep.training.strategy import is_chief
 from keras_ctxrep.version import __version__
@@ -198,7 +197,6 @@ def encoder_bundle(model: keras.Model, bundle: Bundle) -> Bundle:
     family = FAMILIES[bundle.family]
     config = family.encoder_config(model, bundle.config)
     vocab = bundle.vocab if family.reads_vocabulary(config) else ()
-    empty: dict = {"labels": (), "reads": Reads(), "head": {}, "stack": {}, "extra_embeddings": {}, "settings": {}}
-    if bundle.pooling == "pooler" and not config.get("pooler", True):
-        empty["pooling"] = "mean"
-    return replace(bundle, task="embed", config=config, vocab=vocab, columns={}, **empty)
+    without_pooler = bundle.pooling == "pooler" and not config.get("pooler", True)
+    pooling = "mean" if without_pooler else bundle.pooling
+    return replace(bundle.of_encoder(), config=config, vocab=vocab, pooling=pooling)

@@ -312,6 +312,7 @@ _VECTORS = (
     "Choose `mean` as the input of a classifier of your own, which can use what lower layers hold."
 )
 _MEANINGS = {  # of outputs that are not a task's
+    "error": "why a row has no answer, and zeros and empty strings in its place; else empty",
     "classes": "every label",
     "scores": "the probability of each",
     "outputs": "the predicted value",

@@ -47,7 +47,8 @@ def export(
 
     * serving_default: raw strings to answers. It takes {"text": string (B,)}, with {"pair": string (B,)} where the
       model reads pairs, and {"marks": int32 (B, M, 2)}, in characters of the text, the end exclusive, where it reads
-      marked spans; or {"question", "context"}. The answers, by the model's task, are added to the model's outputs:
+      marked spans; or {"question", "context"}. The answers, by the model's task, are added to the model's outputs, and
+      "error" string (B,): "", or "no words in this text" where all outputs of the row are 0 or "":
 
       * classify, coreference: "label" string (B,), "score" float32 (B,), "probabilities" float32 (B, C);
       * multilabel: "probabilities", and "labels" string (B, C): each where its probability is 0.5 or more, else "";
@@ -230,12 +231,13 @@ def tensor(column: np.ndarray) -> tf.Tensor:
     return tf.reshape(tf.constant(encoded, tf.string), column.shape)
 
 
-def text_runner(path: str | Path, search: Mapping[str, float] | None = None) -> TextRunner:
+def text_runner(path: str | Path, search: Mapping[str, float] | None = None, signature: str = SIGNATURE) -> TextRunner:
     """What runs the string signatures of a version folder.
 
     Args:
         path: the folder.
         search: options of the signature "search", which is run if there are some.
+        signature: the one that strings are given to.
 
     Raises:
         ValueError: that signature has no such option.
@@ -254,7 +256,7 @@ def text_runner(path: str | Path, search: Mapping[str, float] | None = None) -> 
         size = len(next(iter(batch.values())))
         batch = batch | {name: np.full(size, value, np.int32) for name, value in options.items()}
         # a function lives only as long as the object it was loaded with
-        serve = model.signatures["words" if "words" in batch else "search" if options else bundles.SIGNATURE]
+        serve = model.signatures["words" if "words" in batch else "search" if options else signature]
         outputs = serve(**{name: tensor(column) for name, column in batch.items()})
         return {name: value.numpy() for name, value in outputs.items()}
 
@@ -263,6 +265,8 @@ def text_runner(path: str | Path, search: Mapping[str, float] | None = None) -> 
 
 def encoder(path: str | Path, batch_size: int = 32) -> Callable[[Sequence[str]], np.ndarray]:
     """A function from texts to their vectors, float32 (B, D), by the signature `embed` of a SavedModel.
+
+    A text without words has a vector of zeros; exports before 0.3 give it that of the tokens around a text.
 
     Args:
         path: as of `load`.

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_ctxrep import tasks
 from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import families, heads
-from keras_ctxrep.tasks.task import LabelsWords, Searches
+from keras_ctxrep.tasks.task import NO_WORDS, LabelsWords, Searches
 from keras_ctxrep.text.bundle import SIGNATURE, Bundle
 from keras_ctxrep.training.shards import serialized
 from keras_ctxrep_export import text_ops
@@ -21,7 +21,8 @@ class Signatures(tf.Module):
     """The functions that `saved_model.export` saves, with their variables.
 
     Every function gives a row of answers for each row of its input, which does not depend on the other rows; a batch
-    may have no rows. Bytes that are not UTF-8 are read as U+FFFD, which is removed.
+    may have no rows. Bytes that are not UTF-8 are read as U+FFFD, which is removed. A text without words, of a pair
+    both texts, has zeros and empty strings, and says so in "error", which is "" of other texts.
 
     Args:
         model, bundle: as of `saved_model.export`.
@@ -64,7 +65,7 @@ class Signatures(tf.Module):
 
         @tf.function(autograph=False, input_signature=[self._spec(name) for name in names])
         def text(*inputs):
-            return answers(self.bundle, self.features, ids, _checked(names, inputs))
+            return _with_errors(*answers(self.bundle, self.features, ids, _checked(names, inputs)))
 
         return text
 
@@ -82,8 +83,10 @@ class Signatures(tf.Module):
             layers = tf.stack([tf.cast(layer, tf.float32) for layer in outputs["layers"]], 1)  # (B, N, T, D)
             mixed = tf.reduce_mean(layers, 1) if weights is None else gamma * tf.tensordot(layers, weights, [[1], [0]])
             inner = tf.cast(self.features.inner(inputs), tf.float32)[..., None]  # (B, T, 1)
-            mean = tf.math.divide_no_nan(tf.reduce_sum(mixed * inner, 1), tf.reduce_sum(inner, 1))
-            return {"vector": outputs["vector"], "mean": mean, "layers": layers, "mask": inputs["mask"]}
+            count = tf.reduce_sum(inner, 1)  # (B, 1)
+            mean = tf.math.divide_no_nan(tf.reduce_sum(mixed * inner, 1), count)
+            vectors = _with_errors({"vector": outputs["vector"], "mean": mean}, count[:, 0] > 0)
+            return vectors | {"layers": layers, "mask": inputs["mask"]}
 
         return embed
 
@@ -124,6 +127,15 @@ class Signatures(tf.Module):
         if isinstance(self.task, Searches) and name in self.task.search_options(self.bundle):
             return tf.TensorSpec([None], tf.int32, name)
         return tf.TensorSpec([None, None] if name == "words" else [None], tf.string, name)
+
+
+def _with_errors(outputs: dict[str, tf.Tensor], read: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Outputs, 0 and "" in the rows that were not `read`, bool (B,), and "error", string (B,), which says why."""
+    blank = {
+        name: tf.where(tf.reshape(read, [-1] + [1] * (value.shape.rank - 1)), value, tf.zeros_like(value))
+        for name, value in outputs.items()
+    }
+    return blank | {"error": tf.where(read, "", NO_WORDS)}
 
 
 def _checked(names: Sequence[str], inputs: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -112,7 +112,8 @@ def bundle_of(folder: str | Path, version: int | None = None) -> Bundle:
 
 
 # dimensions of an output for one text, and whether it is text; others are not read
-OUTPUTS = {name: (0, name in ("label", "answer")) for name in ("label", "score", "value", "answer", "start", "end")}
+_VALUES = ("label", "score", "value", "answer", "start", "end", "error")
+OUTPUTS = {name: (0, name in ("label", "answer", "error")) for name in _VALUES}
 OUTPUTS |= {"null_score": (0, False), "words": (1, True), "labels": (1, True)}
 OUTPUTS |= dict.fromkeys(("probabilities", "pooled", "vector", "starts", "ends", "scores"), (1, False))
 
@@ -147,6 +148,8 @@ def _kind(value: Any) -> tuple[int, bool]:
 
 def _problem(answer: Mapping[str, Any], bundle: Bundle, query: Any) -> str | None:
     """What an answer names that is not in the bundle or not in the text."""
+    if "error" in answer:
+        return None
     length = len(query.pair or query.text)
     for part in (answer, *(part for name in ("words", "entities", "arguments") for part in answer.get(name, ()))):
         if part.get("label") not in (None, *bundle.labels):

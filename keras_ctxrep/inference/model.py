@@ -1,12 +1,14 @@
 """`load` any artifact, and what a `Model` can do."""
 
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
@@ -18,9 +20,11 @@ from keras_ctxrep.inference.predictor import Predictor, Run, Text
 from keras_ctxrep.inference.silence import start_tensorflow
 from keras_ctxrep.options import AUTO, ENGINES, KERAS, Generation, unknown_option
 from keras_ctxrep.tasks import SERVED
+from keras_ctxrep.tasks.task import NO_WORDS
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import Features, Marks, Reads, check_texts
+from keras_ctxrep.text.features import Features, Marks, Span, check_texts
+from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep.text.tokens import joined
 from keras_ctxrep.text.tokens import words as split_into_words
 from keras_ctxrep.text.unread import Unread
@@ -102,72 +106,130 @@ class Model:
 
     # ----------------------------------------------------------------------------------------------------- answers
 
+    @overload
+    def predict(self, texts: str, pairs: str | None = None, marks: Sequence[Span] | None = None) -> dict: ...
+
+    @overload
     def predict(
-        self, texts: Sequence[Text], pairs: Sequence[str | None] | None = None, marks: Marks | None = None
-    ) -> list[dict]:
+        self, texts: Iterable[Text], pairs: Iterable[str | None] | None = None, marks: Marks | None = None
+    ) -> list[dict]: ...
+
+    def predict(self, texts: Any, pairs: Any = None, marks: Any = None) -> Any:
         """The answers of the model's task, one dict per text; see `inference.predictor.Predictor` for their form.
 
         Labels are text, or of the type that they had in the Python objects that the model was trained on.
 
         Args:
-            texts: strings; for a task over words also sentences already split.
-            pairs: the second text of each, for a model that reads pairs; of a question its context.
-            marks: the marked spans of each, for a model that reads some: (begin, end) in characters.
+            texts: strings, in a list, an array, a series or a generator; for a task over words also sentences already
+                split. Or one string.
+            pairs: the second text of each, for a model that reads pairs; of a question its context. Of one string one.
+            marks: the marked spans of each, for a model that reads some: (begin, end) in characters. Of one string its
+                own.
+
+        Returns: a list of dicts, of one string a dict. A text without words has the key "error", and no prediction
+            under the others.
 
         Raises:
+            TypeError: one string with a list of pairs, or a list with one string of pairs.
             ValueError: the model has no answers to give, or pairs or marks do not fit it.
         """
+        if pairs is not None and isinstance(texts, str) != isinstance(pairs, str):
+            raise TypeError(
+                f"texts is {type(texts).__name__} and pairs is {type(pairs).__name__}: give two strings, or two lists"
+            )
         predictor = self._predictor
         with predictor.unread.warning():
-            return predictor(texts, pairs, marks)
+            if isinstance(texts, str):
+                return predictor([texts], *(None if given is None else [given] for given in (pairs, marks)))[0]
+            return predictor(_listed(texts), pairs, marks)
 
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
+    def encode(
+        self,
+        texts: str | Iterable[str],
+        batch_size: int = 32,
+        normalize: bool = False,
+        show_progress: bool = False,
+    ) -> np.ndarray:
         """One vector per text, the same in all engines: `Bundle.pooling` of the encoder's top layer.
 
         The mean over the tokens, unless the model was trained on sentences with another. A .tflite file has it if it
         was made of an encoder.
 
         Args:
-            texts: strings.
+            texts: strings, in a list, an array, a series or a generator; or one string.
+            batch_size: texts that the engine reads at once; of a model that computes little, as static vectors do, more
+                short ones. The vectors do not depend on it.
+            normalize: scale the vectors to length 1. A model that was trained to do so does it anyway.
+            show_progress: show a progress bar.
 
-        Returns: float32 (B, D).
+        Returns: float32 (B, D), of one string (D,). A text without words has zeros, which stay zeros where the others
+            are scaled.
 
         Raises:
-            ValueError: a text without words, or an engine that has no vectors.
-        """
-        texts = check_texts(texts)
-        with self.unread.warning():
-            vectors = [
-                _vectors_of(texts, self.encodings(texts[begin : begin + TOGETHER]), begin)
-                for begin in range(0, len(texts), TOGETHER)
-            ]
-        return np.concatenate(vectors) if vectors else np.zeros((0, self._width), np.float32)
+            ValueError: an engine that has no vectors, or `batch_size` is below 1.
 
-    def encodings(self, texts: Sequence[str]) -> list[dict]:
-        """As `encode`, one dict per text: {"vector"}, "truncated" where a text is cut; {"error"} where it has no words.
+        Warns:
+            UserWarning: texts have no words, or are longer than the model reads and were cut.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: at least 1")
+        listed = check_texts([texts] if isinstance(texts, str) else _listed(texts))
+        parts, read, cut, together = [], [], 0, max(TOGETHER, batch_size)
+        with self.unread.warning(), _bar(len(listed), show_progress) as bar:
+            for begin in range(0, len(listed), together):
+                answers = self.encodings(listed[begin : begin + together], batch_size)
+                for number, answer in enumerate(answers, begin):
+                    if answer.get("error", NO_WORDS) != NO_WORDS:
+                        raise ValueError(f"text {number}, {listed[number][:60]!r}: {answer['error']}")
+                parts += [np.array([answer["vector"] for answer in answers if "error" not in answer], np.float32)]
+                read += ["error" not in answer for answer in answers]
+                cut += sum("truncated" in answer for answer in answers)
+                bar.update(len(answers))
+        width = next((part.shape[1] for part in parts if len(part)), None)
+        vectors = np.zeros((len(listed), self._width if width is None else width), np.float32)
+        if width is not None:
+            vectors[read] = np.concatenate([part for part in parts if len(part)])
+        if empty := len(listed) - sum(read):
+            first = read.index(False)
+            message = f"{empty:,} of {len(listed):,} texts have vectors of zeros, the first of them text {first}, "
+            warnings.warn(f"{message}{listed[first][:60]!r}: {NO_WORDS}", stacklevel=2)
+        if cut:
+            message = f"{cut:,} of {len(listed):,} texts were longer than the {self.bundle.max_length} tokens that the "
+            warnings.warn(f"{message}model reads, and were cut", stacklevel=2)
+        vectors = unit(vectors) if normalize else vectors
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    def encodings(self, texts: Iterable[str], batch_size: int = 32) -> list[dict]:
+        """As `encode`, one dict per text: {"vector"}, and "truncated" where a text is cut; where it has no words
+        {"error"} and an empty "vector".
 
         Args:
-            texts: strings.
+            texts, batch_size: as of `encode`.
 
         Raises:
             ValueError: an engine that has no vectors.
         """
-        texts = check_texts(texts)
         with self.unread.warning():
-            return self._encodings(texts)
+            return self._vectors(check_texts(_listed(texts)), batch_size=batch_size)
 
-    def _encodings(self, texts: Sequence[str]) -> list[dict]:
-        if isinstance(self.engine, KerasEngine):
-            return self._encoding(texts)
-        if self.bundle.task == "embed":
-            return self._predictor(texts)
-        if self.engine.path.suffix == ".tflite":
+    def similarity(self, a: Any, b: Any) -> np.ndarray:
+        """The cosine of each vector of `a` and each of `b`; of a vector of zeros it is 0.
+
+        Args:
+            a, b: vectors of `encode`, (A, D) and (B, D); one vector, (D,), is a table of one.
+
+        Returns: float32 (A, B).
+
+        Raises:
+            ValueError: the vectors have different widths, or are no tables of numbers.
+        """
+        a, b = np.atleast_2d(a), np.atleast_2d(b)
+        if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or not {a.dtype.kind, b.dtype.kind} <= {*"fiu"}:
             raise ValueError(
-                f"{self.engine.path}: a file for the task {self.bundle.task!r} has no vectors of texts; write one of "
-                "the encoder: load(FOLDER).encoder.tflite(OUT)"
+                f"vectors: {a.dtype} of shape {a.shape} and {b.dtype} of shape {b.shape}; tables of numbers (A, D) and "
+                "(B, D) are needed, as encode(texts) gives them"
             )
-        self.unread.add(texts, [[row] for row in replace(self.bundle, reads=Reads()).features.encode(texts)])
-        return [{"vector": vector} for vector in self._saved_encoder(texts)]
+        return unit(a) @ unit(b).T
 
     def fill(self, texts: Sequence[str], top: int = 5) -> list[list[list[Filling]]]:
         """The most probable pieces for each [MASK] of some texts, by a BERT that has its masked language model.
@@ -366,17 +428,9 @@ class Model:
         return {} if self.engine.path is None else history.record(self.engine.path)
 
     @property
-    def _encoding(self) -> Predictor:
-        """What gives vectors of texts in Keras."""
-        answering = self.engine.answering if isinstance(self.engine, KerasEngine) else None
-        return answering if answering and answering.bundle.task == "embed" else self.encoder._predictor
-
-    @property
     def unread(self) -> Unread:
         """The counts of what gives vectors of texts."""
-        if isinstance(self.engine, KerasEngine):
-            return self._encoding.unread
-        return getattr(self.engine.predictor, "unread", None) or Unread(self.bundle)
+        return self._vectors.unread
 
     @property
     def _predictor(self) -> Predictor:
@@ -428,18 +482,33 @@ class Model:
 
         return keras_engine.generator(self.keras_model, self.bundle)
 
+    @property
+    def _vectors(self) -> Predictor:
+        """What gives the vectors of texts."""
+        if isinstance(self.engine, KerasEngine):
+            answering = self.engine.answering
+            return answering if answering and answering.bundle.task == "embed" else self.encoder._predictor
+        if self.bundle.task == "embed":
+            return self._predictor
+        if self.engine.path.suffix == ".tflite":
+            raise ValueError(
+                f"{self.engine.path}: a file for the task {self.bundle.task!r} has no vectors of texts; write one of "
+                "the encoder: load(FOLDER).encoder.tflite(OUT)"
+            )
+        return self._saved_encoder
+
     @cached_property
-    def _saved_encoder(self) -> Callable[[Sequence[str]], np.ndarray]:
+    def _saved_encoder(self) -> Predictor:
         from keras_ctxrep_export import saved_model
 
-        return saved_model.encoder(str(self.engine.path))
+        return Predictor(self.bundle.of_encoder(), saved_model.text_runner(self.engine.path, signature="embed"))
 
     @cached_property
     def _width(self) -> int:
         """Numbers of a vector of a text."""
-        if isinstance(self.engine, KerasEngine):
+        if isinstance(self.engine, KerasEngine) and not self.engine.answering:
             return self.encoder.keras_model.output["vector"].shape[-1]
-        return self.bundle.dims or self.encode(["a"]).shape[-1]
+        return self.bundle.dims or len(self.encodings(["a"])[0]["vector"])
 
     def _served(self) -> "Model":
         """The model itself, or of a pretraining model its encoder."""
@@ -545,16 +614,19 @@ def _generation(options: dict[str, Any]) -> Generation:
     return Generation(**options)
 
 
+def _listed(texts: Any) -> Any:
+    """Texts of a generator as a list; others as they are."""
+    return list(texts) if isinstance(texts, Iterator) else texts
+
+
+def _bar(total: int, shown: bool) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(desc="encoding", unit=" texts", total=total, file=sys.stderr, leave=False, disable=not shown)
+
+
 def _spans(text: Text) -> list[tuple[str, tuple[int, int]]]:
     """The words of a text, with the place of each."""
     if isinstance(text, str):
         return [(word.text, (word.start, word.end)) for word in split_into_words(text)]
     return list(zip(text, joined(text)[1], strict=True))
-
-
-def _vectors_of(texts: Sequence[str], answers: Sequence[dict], first: int) -> np.ndarray:
-    """The vectors in answers of the task "embed" to some texts, from number `first` on, float32 (B, D)."""
-    for number, answer in enumerate(answers, first):
-        if "error" in answer:
-            raise ValueError(f"text {number}, {texts[number][:60]!r}: {answer['error']}")
-    return np.array([answer["vector"] for answer in answers], np.float32)

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_ctxrep import tasks
 from keras_ctxrep.tasks import Task
-from keras_ctxrep.tasks.task import Query, label_values, pair_problem
+from keras_ctxrep.tasks.task import NO_WORDS, Query, label_values, pair_problem
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import available_lines
 from keras_ctxrep.text.features import Marks, Row, check_texts
@@ -102,7 +102,8 @@ class TextRunner(Runner):
         return dict(zip(names, columns, strict=True))
 
     def answer(self, task: Task, bundle: Bundle, query: Query, rows: Sequence[Row], outputs: Sequence[Mapping]) -> dict:
-        return task.served(bundle, query, outputs[0])
+        error = outputs[0].get("error", b"")  # exports before 0.3 have none
+        return task.unanswered(bundle, error.decode()) if error else task.served(bundle, query, outputs[0])
 
 
 class Predictor:
@@ -118,6 +119,7 @@ class Predictor:
         pairs: the second text of each, for a model that reads pairs; of a question its context.
         marks: the marked spans of each, for a model that reads some: (begin, end) in characters, the end exclusive, or
             in words where the text is split already; (0, 0) for none.
+        batch_size: in place of that of the predictor.
 
     Returns: one dict per text, by the model's task:
 
@@ -133,8 +135,9 @@ class Predictor:
         * translate: {"text", "score", "alignment"}, with several beams "n_best", and "unfinished" where it has no end;
         * embed: {"vector"};
 
-        with "truncated": True where the text was longer than the model reads; {"error"} where nothing can be read. The
-        labels of a model that was trained on whole numbers, truth values or floats in Python are such, the keys of
+        with "truncated": True where the text was longer than the model reads. A text without words, of a pair both
+        texts, has {"error": "no words in this text"} and the same keys without a prediction: None, [] or {}. The labels
+        of a model that was trained on whole numbers, truth values or floats in Python are such, the keys of
         "probabilities" too; `answers` has their names.
 
     Raises:
@@ -145,7 +148,8 @@ class Predictor:
     >>> def run(batch):
     ...     return {"logits": np.tile([0.0, np.log(3.0)], (len(batch["mask"]), 1))}
     >>> Predictor(bundle, run)(["a text", " "])
-    [{'label': 'yes', 'score': 0.75, 'probabilities': {'no': 0.25, 'yes': 0.75}}, {'error': 'no words in this text'}]
+    [{'label': 'yes', 'score': 0.75, 'probabilities': {'no': 0.25, 'yes': 0.75}},
+     {'error': 'no words in this text', 'label': None, 'score': None, 'probabilities': {}}]
     """
 
     def __init__(self, bundle: Bundle, runner: Runner | Run, batch_size: int = 32):
@@ -159,14 +163,15 @@ class Predictor:
         self.bundle, self.batch_size = bundle, batch_size
         self.unread = Unread(bundle)  #: counts the tokens of all texts so far
         self.runner = runner if isinstance(runner, Runner) else Runner(runner)
-        pair = [""] if bundle.pairs else None
-        # tokens of a text without words, which gets no answer; with windows every query gets one
-        self._empty = 0 if bundle.reads.windows else len(bundle.features.encode([""], pair)[0])
 
     def __call__(
-        self, texts: Sequence[Text], pairs: Sequence[str | None] | None = None, marks: Marks | None = None
+        self,
+        texts: Sequence[Text],
+        pairs: Sequence[str | None] | None = None,
+        marks: Marks | None = None,
+        batch_size: int | None = None,
     ) -> list[dict]:
-        return [self.typed(answer) for answer in self.answers(texts, pairs, marks)]
+        return [self.typed(answer) for answer in self.answers(texts, pairs, marks, batch_size)]
 
     def typed(self, answer: dict) -> dict:
         """An answer with labels as they were in Python, from one with their names."""
@@ -174,7 +179,11 @@ class Predictor:
         return answer if plain else self.task.typed(answer, self._label_values)
 
     def answers(
-        self, texts: Sequence[Text], pairs: Sequence[str | None] | None = None, marks: Marks | None = None
+        self,
+        texts: Sequence[Text],
+        pairs: Sequence[str | None] | None = None,
+        marks: Marks | None = None,
+        batch_size: int | None = None,
     ) -> list[dict]:
         """As the call, but labels are text, as those of examples and of the bundle are."""
         texts = check_texts(texts)
@@ -191,7 +200,7 @@ class Predictor:
         for number, (text, spans) in enumerate(zip(texts, marks, strict=True)):
             self._check_marks(number, text, spans)
         texts = [text if isinstance(text, str) else tuple(text) for text in texts]
-        return self._answers([Query(*parts) for parts in zip(texts, pairs, marks, strict=True)])
+        return self._answers([Query(*parts) for parts in zip(texts, pairs, marks, strict=True)], batch_size)
 
     def _check_marks(self, number: int, text: Text, spans: Sequence) -> None:
         count = self.bundle.reads.marks
@@ -209,20 +218,20 @@ class Predictor:
         return [self.task.joined([*islice(answers, len(queries))]) for queries in asked]
 
     def answered(self, parts: Iterable[Sequence[tuple[T, Query | str]]]) -> Iterator[tuple[T, dict]]:
-        """Each thing with the answer to its query, or with the error in place of one; a part is run together."""
+        """Each thing with the answer to its query, or with what is wrong with it as "error"; a part is run together."""
         for part in parts:
             queries = [self.runner.readable(query) for _, query in part if isinstance(query, Query)]
             answers = iter(self._answers(queries))
             for entry, query in part:
-                yield entry, next(answers) if isinstance(query, Query) else {"error": query}
+                yield entry, next(answers) if isinstance(query, Query) else self.task.unanswered(self.bundle, query)
 
-    def _answers(self, queries: Sequence[Query]) -> list[dict]:
+    def _answers(self, queries: Sequence[Query], batch_size: int | None = None) -> list[dict]:
         queries = [_encodable(query) for query in queries]
-        rows, outputs = self._run(queries)
-        answers: list[dict] = [{"error": "no words in this text"} for _ in queries]
+        rows, outputs = self._run(queries, batch_size)
+        answers = [self.task.unanswered(self.bundle) for _ in queries]
         for number, results in outputs.items():
             if not _finite(results):
-                answers[number] = {"error": "the model's outputs for this text are NaN or infinite"}
+                answers[number] = self.task.unanswered(self.bundle, "the model's outputs for this text are not finite")
                 continue
             answers[number] = self.runner.answer(self.task, self.bundle, queries[number], rows[number], results)
             answers[number] |= {"truncated": True} if any(row.truncated for row in rows[number]) else {}
@@ -236,19 +245,22 @@ class Predictor:
                 raise ValueError(f"{example.source or example}: {message}")
         encodings = self.task.encode(self.bundle, [query for _, query in asked]) if asked else []
         for (example, _), rows in zip(asked, encodings, strict=True):
-            if all(len(row) <= self._empty for row in rows):
-                raise ValueError(f"{example.source or example}: no words in this text")
+            if all(len(row) <= self.bundle.empty_length for row in rows):
+                raise ValueError(f"{example.source or example}: {NO_WORDS}")
 
     def outputs(self, examples: Sequence[Any]) -> list[tuple[list[Row], list[dict[str, Any]]]]:
         """The rows of examples and what the model gives for each row; ([], []) of a text that has no words."""
         rows, outputs = self._run([_encodable(self.task.query(example)) for example in examples])
         return [(rows[number], outputs[number]) if number in outputs else ([], []) for number in range(len(rows))]
 
-    def _run(self, queries: Sequence[Query]) -> tuple[list[list[Row]], dict[int, list[dict[str, Any]]]]:
+    def _run(
+        self, queries: Sequence[Query], batch_size: int | None = None
+    ) -> tuple[list[list[Row]], dict[int, list[dict[str, Any]]]]:
         """The rows of each query, and number of a query -> the model's outputs for it, of those that have words."""
         rows = self.task.encode(self.bundle, queries) if queries else []
         self.unread.add(queries, rows)
-        filled = [(number, row) for number, parts in enumerate(rows) for row in parts if len(row) > self._empty]
+        empty = self.bundle.empty_length
+        filled = [(number, row) for number, parts in enumerate(rows) for row in parts if len(row) > empty]
         inputs = self.runner.inputs(filled)
         signatures = [self.runner.signature(queries[number]) for number, _ in inputs]
         results: list[dict] = [{} for _ in inputs]
@@ -256,7 +268,7 @@ class Predictor:
         lengths = [len(row) for _, row in inputs]
         order = sorted(range(len(inputs)), key=lambda i: (signatures[i], lengths[i]))
         for _, group in groupby(order, signatures.__getitem__):
-            for part in self._batches([*group], lengths):
+            for part in self._batches([*group], lengths, batch_size or self.batch_size):
                 batch_queries, batch_rows = [queries[inputs[i][0]] for i in part], [inputs[i][1] for i in part]
                 batch = self.runner.batch(self.task, self.bundle, batch_queries, batch_rows)
                 columns = self.runner.run(batch)  # all layers of all texts would be large, and no answer reads them
@@ -268,12 +280,12 @@ class Predictor:
             outputs.setdefault(number, []).append(result)
         return rows, outputs
 
-    def _batches(self, order: Sequence[int], lengths: Sequence[int]) -> Iterator[Sequence[int]]:
+    def _batches(self, order: Sequence[int], lengths: Sequence[int], batch_size: int) -> Iterator[Sequence[int]]:
         """Inputs of ascending length in parts that are run together."""
         begin = 0
         for end in range(1, len(order) + 1):
             size = end + 1 - begin  # with the next input
-            limit = self.batch_size
+            limit = batch_size
             if end < len(order) and self.runner.tokens:
                 limit = max(limit, self.runner.tokens // lengths[order[end]])
             if end == len(order) or size > limit:

@@ -13,6 +13,7 @@ from keras_ctxrep import zoo
 from keras_ctxrep.atomic import atomic_write, reserve
 from keras_ctxrep.inference.model import load
 from keras_ctxrep.options import Embedding, keywords
+from keras_ctxrep.tasks.task import NO_WORDS
 from keras_ctxrep.text.features import check_sentences
 
 __all__ = ["embed"]
@@ -51,7 +52,7 @@ def embed(
         ValueError: another file suffix, a sentence longer than a BERT reads, or an option that the model does not have.
 
     Warns:
-        UserWarning: "mix" is asked of a model that has not learned one, or sentences were cut.
+        UserWarning: "mix" is asked of a model that has not learned one, or sentences were cut or have no words.
     """
     check_sentences(sentences)
     out = Path(out)
@@ -92,12 +93,19 @@ def _write_vectors(
     encoder, sentences = load(folder, engine=options.engine), iter(sentences)
     zeros = np.zeros_like(encoder.encode(["a"])[0])
     count = cut = 0
+    empty: list[int] = []
     with encoder.unread.warning("the sentences"), atomic_write(out) as path, _array_writer(path) as write:
         while batch := list(islice(sentences, options.batch_size)):
             for answer in encoder.encodings(batch):
-                write(str(count), np.asarray(answer.get("vector", zeros), np.float32).astype(options.dtype))
+                vector = zeros if "error" in answer else answer["vector"]
+                write(str(count), np.asarray(vector, np.float32).astype(options.dtype))
+                empty += [count] if "error" in answer else []
                 count, cut = count + 1, cut + ("truncated" in answer)
                 progress(count)
+    if empty:
+        warnings.warn(
+            f"{len(empty):,} sentences have vectors of zeros, the first of them {empty[0]:,}: {NO_WORDS}", stacklevel=4
+        )
     if cut:
         warnings.warn(f"{cut:,} sentences were longer than the model reads, and were cut", stacklevel=4)
     return count

@@ -276,19 +276,19 @@ def _of_file(path: Path, name: str, version: int) -> Served:
     def run(signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         texts, *pairs = ([text.decode("utf-8", "replace") for text in inputs[n]] for n in names if n != "marks")
         answers = predictor.answers(texts, pairs[0] if pairs else None, inputs.get("marks"))
-        for number, answer in enumerate(answers):
-            if "error" in answer:
-                raise ValueError(f"row {number}: {answer['error']}")
-        return _outputs([_values(answer, bundle.labels) for answer in answers])
+        return _outputs([_values(answer, bundle.labels) for answer in answers], outputs, sizes)
 
     inputs = {n: {"dtype": "string", "shape": [-1]} for n in names}
     if "marks" in inputs:
         inputs["marks"] = {"dtype": "int32", "shape": [-1, bundle.reads.marks, 2]}
     outputs = {
         key: {"dtype": _kind(key), "shape": [-1] * (1 + OUTPUTS[key][0])}
-        for key in task.outputs or ("vector",)
+        for key in (*(task.outputs or ("vector",)), "error")
         if key in OUTPUTS
     }
+    sizes = {} if "words" in outputs else dict.fromkeys(("labels", "probabilities"), len(bundle.labels))
+    if "vector" in outputs:
+        sizes = {"vector": len(predictor(["a"])[0]["vector"])}
     return Served(name, version, {SIGNATURE: {"inputs": inputs, "outputs": outputs}}, run, str(path))
 
 
@@ -299,9 +299,13 @@ def _kind(name: str) -> str:
 def _values(answer: Mapping[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
     """An answer of a `Predictor` as a row of the outputs of a SavedModel: those of words as lists, one value each.
 
+    Of a text without words it is {"error"}.
+
     >>> _values({"words": [{"word": "Ann", "start": 0, "end": 3, "label": "B-PER", "score": 0.5}]}, ("O", "B-PER"))
     {'words': ['Ann'], 'starts': [0], 'ends': [3], 'labels': ['B-PER'], 'scores': [0.5]}
     """
+    if "error" in answer:
+        return {"error": answer["error"]}
     if "words" in answer:
         keys = {"words": "word", "starts": "start", "ends": "end", "labels": "label", "scores": "score"}
         return {name: [word[key] for word in answer["words"]] for name, key in keys.items()}
@@ -313,14 +317,15 @@ def _values(answer: Mapping[str, Any], labels: tuple[str, ...]) -> dict[str, Any
     return values
 
 
-def _outputs(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Rows as arrays, those of words padded to the longest row."""
+def _outputs(rows: list[dict[str, Any]], names: Collection[str], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Rows as arrays with these names: 0 and "" where a row has none, lists padded to the longest one, or to a size."""
     outputs = {}
-    for name in rows[0]:
+    for name in names:
         dimensions, string = OUTPUTS[name]
-        values = [row[name] for row in rows]
+        blank: Any = "" if string else 0
+        values = [row.get(name, [] if dimensions else blank) for row in rows]
         if dimensions:
-            longest = max(map(len, values))
-            values = [[*value, *["" if string else 0] * (longest - len(value))] for value in values]
+            longest = max(sizes.get(name, 0), *map(len, values))
+            values = [[*value, *[blank] * (longest - len(value))] for value in values]
         outputs[name] = np.array(values, object if string else _kind(name))
     return outputs

@@ -160,6 +160,9 @@ class Answer(Task, Distillable):
         top = none if unanswered else {name: best[0][name] for name in none}
         return top | {"null_score": null, "n_best": best}
 
+    def empty(self, bundle) -> dict[str, Any]:
+        return dict.fromkeys(("answer", "start", "end", "score", "null_score")) | {"n_best": []}
+
     def served(self, bundle, query, output) -> dict:
         offsets = {name: int(output[name]) for name in ("start", "end")}
         sums = {name: float(output[name]) for name in ("score", "null_score")}
@@ -198,9 +201,10 @@ class Answer(Task, Distillable):
     def inputs(self, bundle) -> tuple[str, ...]:
         return ("question", "context")
 
-    def in_graph(self, bundle, features, ids, inputs) -> dict:
+    def in_graph(self, bundle, features, ids, inputs) -> tuple[dict, Any]:
         windows = features.windows(inputs["question"], inputs["context"], bundle.settings["stride"])
-        return answers_in_graph(windows.run(ids), windows, bundle.settings)
+        answers = answers_in_graph(windows.run(ids), windows, bundle.settings)
+        return answers, self.has_words(bundle, windows.inputs, windows.example)
 
 
 def _answers(answers: Any, context: str) -> tuple[tuple[str, int], ...] | None:

@@ -146,31 +146,33 @@ class TextTask(Task, Distillable):
         difference = max(abs(p - answer["probabilities"][label]) for label, p in reference["probabilities"].items())
         return [(reference[self.prediction] == answer[self.prediction], difference)]
 
-    def in_graph(self, bundle, features, ids, inputs) -> dict:
+    def in_graph(self, bundle, features, ids, inputs) -> tuple[dict, Any]:
         import tensorflow as tf
 
         activation = {"softmax": tf.nn.softmax, "sigmoid": tf.sigmoid, "linear": tf.identity}[self.activation]
         if "windows" not in bundle.settings:
-            outputs = ids(features(**inputs))
-            return outputs | self.answer_in_graph(bundle, activation(tf.cast(outputs["logits"], tf.float32)))
+            rows = features(**inputs)
+            outputs = ids(rows)
+            answers = self.answer_in_graph(bundle, activation(tf.cast(outputs["logits"], tf.float32)))
+            return outputs | answers, self.has_words(bundle, rows)
         windows = features.text_windows(inputs["text"], bundle.settings["stride"])
         scores = activation(tf.cast(windows.run(ids)["logits"], tf.float32))
         pool = tf.math.segment_max if bundle.settings["windows"] == "max" else tf.math.segment_mean
         pooled = pool(scores, windows.example)  # (B, C)
         if self.activation == "softmax":
             pooled /= tf.reduce_sum(pooled, -1, keepdims=True)
-        return self.answer_in_graph(bundle, pooled)
+        return self.answer_in_graph(bundle, pooled), self.has_words(bundle, windows.inputs, windows.example)
 
     def answer_in_graph(self, bundle: Bundle, scores: Any) -> dict:
         """The answers to a batch of texts, from float32 (B, C)."""
         raise NotImplementedError
 
     def example_answers_in_graph(self, bundle, answers) -> dict:
-        """All labels and their probabilities, each (B, C)."""
+        """All labels and their probabilities, each (B, C), of a text without words "" and 0."""
         import tensorflow as tf
 
-        probabilities = answers["probabilities"]
-        return {"classes": tf.broadcast_to(bundle.labels, tf.shape(probabilities)), "scores": probabilities}
+        labels = tf.where(answers["error"][:, None] == "", tf.constant(bundle.labels), "")
+        return {"classes": labels, "scores": answers["probabilities"]}
 
     def served(self, bundle, query, output) -> dict:
         return self.answer(bundle, query, np.atleast_1d(np.asarray(output[self.scored], np.float64)))
@@ -292,6 +294,9 @@ class Classify(TextTask):
     def typed(self, answer, values) -> dict:
         probabilities = {values[label]: probability for label, probability in answer["probabilities"].items()}
         return answer | {"label": values[answer["label"]], "probabilities": probabilities}
+
+    def empty(self, bundle) -> dict[str, Any]:
+        return {"label": None, "score": None, "probabilities": {}}
 
     def answer_in_graph(self, bundle, scores) -> dict:
         import tensorflow as tf

@@ -110,6 +110,9 @@ class Coreference(Classify):
         answer = super().answer(bundle, query, scores)
         return {"label": answer["label"], "name": _name(query, answer["label"])} | answer
 
+    def empty(self, bundle) -> dict[str, Any]:
+        return {"label": None, "name": None} | super().empty(bundle)
+
     def cells(self, answer) -> dict[str, Any]:
         return {"prediction": answer.get("label"), "name": answer.get("name"), "score": answer.get("score")}
 

@@ -83,6 +83,9 @@ class Multilabel(TextTask):
         probabilities = {values[label]: probability for label, probability in answer["probabilities"].items()}
         return answer | {"labels": [values[label] for label in answer["labels"]], "probabilities": probabilities}
 
+    def empty(self, bundle) -> dict[str, Any]:
+        return {"labels": [], "probabilities": {}}
+
     def answer_in_graph(self, bundle, scores) -> dict:
         import tensorflow as tf
 

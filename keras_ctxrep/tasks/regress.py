@@ -85,6 +85,9 @@ class Regress(TextTask):
     def answer(self, bundle, query, scores) -> dict:
         return {"value": float(scores[0])}
 
+    def empty(self, bundle) -> dict[str, Any]:
+        return {"value": None}
+
     def answer_in_graph(self, bundle, scores) -> dict:
         import tensorflow as tf
 

@@ -209,12 +209,15 @@ class Similar(Task):
         name = "vector" if "vector" in outputs[0] else "pooled"  # of exports before 0.3
         return {"vector": np.asarray(outputs[0][name]).tolist()}
 
+    def empty(self, bundle) -> dict[str, Any]:
+        return {"vector": []}
+
     def joined(self, answers) -> dict:
-        for answer in answers:
-            if "error" in answer:
-                return answer
         if len(answers) == 1:
             return answers[0]
+        for answer in answers:
+            if "error" in answer:
+                return {"error": answer["error"], "similarity": None, "vectors": []}
         vectors = [answer["vector"] for answer in answers]
         first, second = retrieval.unit(np.array(vectors[:2]))
         truncated = {"truncated": True} if any(answer.get("truncated") for answer in answers) else {}
@@ -223,8 +226,9 @@ class Similar(Task):
     def cells(self, answer) -> dict[str, Any]:
         return {"prediction": " ".join(f"{number:.6g}" for number in answer.get("vector", ()))}
 
-    def in_graph(self, bundle, features, ids, inputs) -> dict:
-        return ids(features(**inputs))
+    def in_graph(self, bundle, features, ids, inputs) -> tuple[dict, Any]:
+        rows = features(**inputs)
+        return ids(rows), self.has_words(bundle, rows)
 
     def served(self, bundle, query, output) -> dict:
         return self.decode(bundle, query, (), (output,))

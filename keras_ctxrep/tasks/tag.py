@@ -226,6 +226,9 @@ class Tag(Task, Distillable, LabelsWords):
     def typed(self, answer, values) -> dict:
         return answer | {"words": [word | {"label": values.get(word["label"])} for word in answer["words"]]}
 
+    def empty(self, bundle) -> dict[str, Any]:
+        return self.answer(bundle, [], "")
+
     def compute_metrics(self, expected, answers, labels) -> Metrics:
         gold = [example.tags for example in expected]
         predicted = [predicted_tags(example, answer) for example, answer in zip(expected, answers, strict=True)]
@@ -260,15 +263,15 @@ class Tag(Task, Distillable, LabelsWords):
         words = [(a["label"] == b["label"], abs(a["score"] - b["score"])) for a, b in pairs]
         return words + [(False, 1.0)] * abs(len(reference["words"]) - len(answer["words"]))
 
-    def in_graph(self, bundle, features, ids, inputs) -> dict:
+    def in_graph(self, bundle, features, ids, inputs) -> tuple[dict, Any]:
         return self._labelled(bundle, features.tagging(**inputs), ids)
 
-    def words_in_graph(self, bundle, features, ids, inputs) -> dict:
+    def words_in_graph(self, bundle, features, ids, inputs) -> tuple[dict, Any]:
         marks = {name: value for name, value in inputs.items() if name != "words"}
         return self._labelled(bundle, features.given(inputs["words"], **marks), ids)
 
-    def _labelled(self, bundle, sentences, ids) -> dict:
-        """The model's outputs and the answers, a row for each word of `sentences`."""
+    def _labelled(self, bundle, sentences, ids) -> tuple[dict, Any]:
+        """The model's outputs and the answers, a row for each word of `sentences`, and which of them have words."""
         import tensorflow as tf
 
         outputs = ids(sentences.inputs)
@@ -277,7 +280,8 @@ class Tag(Task, Distillable, LabelsWords):
         labels = sentences.by_word(tf.gather(tf.constant(bundle.labels), tags), "")
         scores = sentences.by_word(tf.gather(probabilities, tags, batch_dims=2))
         by_word = {name: sentences.by_word(value) for name, value in outputs.items()}
-        return by_word | sentences.words | {"labels": labels, "scores": scores}
+        answers = by_word | sentences.words | {"labels": labels, "scores": scores}
+        return answers, self.has_words(bundle, sentences.inputs)
 
 
 def checked_words(words: Any) -> tuple[str, ...]:
@@ -317,7 +321,7 @@ def predicted_tags(example: Any, answer: dict) -> list[str]:
     Raises:
         ValueError: the answer has other words than the example.
     """
-    if "words" not in answer:
+    if "error" in answer:
         return [""] * len(example.words)
     tags = [word["label"] or "" for word in answer["words"]]
     if len(tags) != len(example.words):

@@ -19,8 +19,10 @@ from keras_ctxrep.tasks.reading import Reading, Record
 from keras_ctxrep.text import files, scores
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Reads, Row, Span
+from keras_ctxrep.text.pairs import PAIR
 
 __all__ = [
+    "NO_WORDS",
     "Distillable",
     "EvaluationReport",
     "InGraph",
@@ -33,6 +35,7 @@ __all__ = [
     "warn_of_unseen",
 ]
 
+NO_WORDS = "no words in this text"  # the "error" of a text, or of both texts of a pair, without a token of its own
 WORST = 10  # examples in a report
 LABEL_TYPE = "label_type"  # the setting of a model whose labels were not text in Python
 LABEL_TYPES: Mapping[str, Callable[[str], Any]] = {  # and how a label is made of its name
@@ -118,7 +121,7 @@ class InGraph:
         names = ("text", "pair")[: 1 + bundle.pairs]
         return (*names, "marks") if bundle.reads.marks else names
 
-    def in_graph(self, bundle: Bundle, features: Any, ids: Any, inputs: dict) -> dict:
+    def in_graph(self, bundle: Bundle, features: Any, ids: Any, inputs: dict) -> tuple[dict, Any]:
         """The raw-string signature.
 
         Args:
@@ -128,12 +131,26 @@ class InGraph:
                 by name.
             inputs: tensors by the names of `inputs`.
 
-        Returns: the model's outputs and the answers, by name.
+        Returns: the model's outputs and the answers, by name; and bool (B,), which texts have words, see `has_words`.
         """
         raise NotImplementedError
 
+    def has_words(self, bundle: Bundle, inputs: Mapping[str, Any], example: Any = None) -> Any:
+        """Which texts have words, bool (B,).
+
+        Args:
+            bundle: of the model.
+            inputs: the model's, a row for each text, or for each window of one.
+            example: int64 (R,), which text each window is of, ascending; None: a row is a text.
+        """
+        import tensorflow as tf
+
+        masks = [tf.reduce_sum(inputs[name], 1) for name in ("mask", f"{PAIR}mask") if name in inputs]
+        read = tf.reduce_max(tf.stack(masks), 0) > bundle.empty_length
+        return read if example is None else tf.math.segment_max(tf.cast(read, tf.int32), example) > 0
+
     def example_answers_in_graph(self, bundle: Bundle, answers: dict) -> dict:
-        """The outputs of a signature for `example_api`, from what `in_graph` gives."""
+        """The outputs of a signature for `example_api`, from those of the raw-string signature, "error" among them."""
         raise NotImplementedError
 
     def served(self, bundle: Bundle, query: Query, output: Outputs) -> dict:
@@ -148,7 +165,7 @@ class Searches:
         """Inputs of the signature "search", int32 (B,), beside those of the raw-string one, and their defaults."""
         raise NotImplementedError
 
-    def searched_in_graph(self, bundle: Bundle, features: Any, ids: Any, inputs: dict) -> dict:
+    def searched_in_graph(self, bundle: Bundle, features: Any, ids: Any, inputs: dict) -> tuple[dict, Any]:
         """As `InGraph.in_graph`, with the options among the inputs."""
         raise NotImplementedError
 
@@ -191,7 +208,7 @@ class LabelsWords:
         """The label of each word of an example that came split, "" if it has none."""
         raise NotImplementedError
 
-    def words_in_graph(self, bundle: Bundle, features: Any, ids: Callable, inputs: dict) -> dict:
+    def words_in_graph(self, bundle: Bundle, features: Any, ids: Callable, inputs: dict) -> tuple[dict, Any]:
         """As `InGraph.in_graph`, of sentences that are split already.
 
         `inputs` has "words", string (B, W), "" where a row has no more, in place of "text", and "marks" in words.
@@ -473,6 +490,14 @@ class Task(InGraph):
         """An answer, which is no error, with its labels as they were in Python, from label -> value."""
         return answer
 
+    def empty(self, bundle: Bundle) -> dict[str, Any]:
+        """The keys of an answer without a prediction: None for a value, an empty list or dict for several."""
+        raise NotImplementedError
+
+    def unanswered(self, bundle: Bundle, error: str = NO_WORDS) -> dict[str, Any]:
+        """What stands in the place of an answer: {"error"}, and the keys of an answer, which are `empty`."""
+        return {"error": error} | self.empty(bundle)
+
     def own_fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a file's row that are repeated beside a prediction; {} of a row that has no names for them."""
         return {} if isinstance(row, files.Sentence) else dict(row)
@@ -570,7 +595,7 @@ def warn_of_unseen(unseen: Counter[str], source: str) -> None:
 
 def confidence(answer: dict) -> dict[str, float]:
     """{"confidence"} of an answer with a probability, else {}."""
-    return {"confidence": answer["score"]} if "probabilities" in answer and "score" in answer else {}
+    return {"confidence": answer["score"]} if answer.get("probabilities") and "score" in answer else {}
 
 
 def f1_table(kinds: Sequence[str], counts: np.ndarray) -> list[list[str]]:

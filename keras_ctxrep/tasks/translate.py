@@ -236,17 +236,20 @@ class Translate(Task, Searches):
         ]
         return answer
 
+    def empty(self, bundle) -> dict[str, Any]:
+        return {"text": None, "score": None, "alignment": []}
+
     def search_options(self, bundle) -> dict[str, int]:
         return {"max_length": bundle.settings["target_length"], "beams": bundle.settings["beams"]}
 
-    def in_graph(self, bundle, features, ids, inputs) -> dict:
+    def in_graph(self, bundle, features, ids, inputs) -> tuple[dict, Any]:
         import tensorflow as tf
 
         rows = tf.shape(inputs["text"])
         options = {name: tf.fill(rows, value) for name, value in self.search_options(bundle).items()}
         return self.searched_in_graph(bundle, features, ids, inputs | options)
 
-    def searched_in_graph(self, bundle, features, ids, inputs) -> dict:
+    def searched_in_graph(self, bundle, features, ids, inputs) -> tuple[dict, Any]:
         import tensorflow as tf
 
         from keras_ctxrep.models import beam_search
@@ -280,7 +283,8 @@ class Translate(Task, Searches):
         scores = tf.maximum(tf.cast(found.scores, tf.float32), tf.float32.min)  # JSON has no infinity
         answers = {"text": texts[:, 0], "score": scores[:, 0], "n_best": texts, "n_best_scores": scores}
         answers["finished"] = tf.cast(found.finished[:, 0], tf.int32)
-        return {name: x[: tf.size(inputs["text"])] for name, x in answers.items()}
+        count = tf.size(inputs["text"])  # without the extra row
+        return {name: x[:count] for name, x in answers.items()}, self.has_words(bundle, read)[:count]
 
     def served(self, bundle, query, output) -> dict:
         texts = [text.decode("utf-8") if isinstance(text, bytes) else str(text) for text in output["n_best"]]
@@ -309,7 +313,7 @@ class Translate(Task, Searches):
         for example in expected:
             targets.setdefault(example.text, {}).update(dict.fromkeys(example.targets))
         references = [[*targets[example.text]] for example in expected]
-        texts = [answer.get("text", "") for answer in answers]
+        texts = [answer.get("text") or "" for answer in answers]
         rows = Counter(example.text for example in expected)
         weights = np.array([1 / rows[example.text] for example in expected])[:, None]
         metrics = generation_scores.METRICS

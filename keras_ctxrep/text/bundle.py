@@ -183,6 +183,16 @@ class Bundle:
         """Whether the encoder reads the texts of a pair apart, for a task network that compares them."""
         return self.stack.get("kind") in APART
 
+    @cached_property
+    def empty_length(self) -> int:
+        """Tokens of a row whose text, or whose two texts, have no words: those that mark its parts."""
+        return len(self.features.encode([""], [""] if self.pairs else None)[0])
+
+    def of_encoder(self) -> "Bundle":
+        """The bundle of the encoder alone, over the same text preparation."""
+        own: dict[str, Any] = {"labels": (), "columns": {}, "head": {}, "stack": {}, "extra_embeddings": {}}
+        return replace(self, task="embed", reads=Reads(), settings={}, **own)
+
     @property
     def vector(self) -> str:
         """How a vector of a text is made, for cards and READMEs."""

@@ -279,7 +279,7 @@ class Index:
             encoder: what `keras_ctxrep.load` gives of a model folder, a SavedModel or a .tflite file of an encoder.
         """
         texts = check_texts(texts)
-        return cls(encoder.encode(texts), texts, ids, fields, storage=storage, encoder=encoder)
+        return cls(_vectors_of(texts, encoder), texts, ids, fields, storage=storage, encoder=encoder)
 
     @classmethod
     def open(cls, folder: str | Path, encoder: Encoder | None = None) -> "Index":
@@ -432,7 +432,7 @@ class Index:
         texts = check_texts(queries)
         if self.encoder is None:
             raise ValueError("this index has no encoder: give vectors, or open it with the encoder of its texts")
-        return self.encoder.encode(texts)
+        return _vectors_of(texts, self.encoder)
 
     def _check_encoder(self, encoder: Encoder, folder: str | Path) -> None:
         """Raises a ValueError unless an encoder gives the vectors that the index has.
@@ -462,6 +462,17 @@ class Index:
         cosine = float((vectors * np.asarray(self._vectors[numbers], np.float32)).sum(1).min())
         if cosine < (SAME if different else AGREEMENT):
             raise ValueError(f"{refusal} (its vectors of the same texts have a cosine of {cosine:.2f})")
+
+
+def _vectors_of(texts: Sequence[str], encoder: Encoder) -> np.ndarray:
+    """The vectors of texts, (N, D); a ValueError names the first text that has zeros, which have no direction."""
+    vectors = np.asarray(encoder.encode(texts))
+    if len(empty := np.flatnonzero(~vectors.any(-1))):
+        raise ValueError(
+            f"text {empty[0]}, {texts[empty[0]][:60]!r}: only zeros, which have no direction: no words in this text, "
+            "or none of which the encoder has a vector"
+        )
+    return vectors
 
 
 def identity(encoder: Encoder | None) -> dict[str, Any]:

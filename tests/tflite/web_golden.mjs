@@ -116,7 +116,7 @@ async function testAnswers(name, bundle, vocab, path) {
   }
 }
 
-/** The vectors of all texts at once, an error for a text without words, and searches among given vectors. */
+/** The vectors of all texts at once, zeros of a text without words, and searches among given vectors. */
 async function testVectors(name, bundle, vocab, folder) {
   const all = lines(join(folder, "answers.jsonl"));
   const given = all.filter(({ outputs }) => outputs);
@@ -137,9 +137,21 @@ async function testVectors(name, bundle, vocab, folder) {
   const again = await predictor.search(query, new Index([...vectors.slice(1), vectors[0]]), 2);
   const message = difference(matches, again) ?? difference(matches[0].row, others.length);
   if (message) report(name, query, message);
+  const warnings = [];
+  console.warn = (message) => warnings.push(message);
   for (const { text } of all.filter(({ outputs }) => !outputs)) {
-    const message = await predictor.encode([query, text]).catch((error) => error.message);
-    if (!/^text 1, ".*": no words in this text$/s.test(message)) report(name, text, message);
+    number = 0;
+    const [first, empty] = await predictor.encode([query, text]);
+    number = 0;
+    const [alone] = await predictor.encode([text]);
+    const zeros = vectors[0].map(() => 0);
+    const message = difference([first, empty, alone].map((vector) => [...vector]), [vectors[0], zeros, zeros]);
+    if (message) report(name, text, message);
+    if (!/^1 of 2 texts have vectors of zeros, the first of them text 1, ".*": no words/s.test(warnings.at(-2))) {
+      report(name, text, warnings.at(-2));
+    }
+    const error = await predictor.search(text, new Index(vectors)).catch((error) => error.message);
+    if (!/^text 0, ".*": no words in this text$/s.test(error)) report(name, text, error);
   }
   for (const { query, vectors, top, matches } of lines(join(folder, "search.jsonl"))) {
     counts.searches++;

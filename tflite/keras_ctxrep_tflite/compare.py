@@ -202,7 +202,7 @@ def measure(
     task = predictor.task
     labelled = all(getattr(example, task.gold) is not None for example in examples)
     report = task.evaluate(examples, answers, predictor.bundle.labels, interval=False) if labelled else None
-    pairs = [pair for both in zip(reference, answers, strict=True) for pair in task.agreement(*both)]
+    pairs = [pair for both in zip(reference, answers, strict=True) for pair in _agreement(task, *both)]
     return {
         "agreement": float(np.mean([same for same, _ in pairs])),
         "difference": float(max(difference for _, difference in pairs)),
@@ -210,6 +210,14 @@ def measure(
         "metric": report and report.metric,
         "quality": report and report.value,
     }
+
+
+def _agreement(task: Any, reference: dict, answer: dict) -> list[tuple[bool, float]]:
+    """As `Task.agreement`; texts without words agree where neither engine has an answer."""
+    if "error" in reference or "error" in answer:
+        same = "error" in reference and "error" in answer
+        return [(same, float(not same))]
+    return task.agreement(reference, answer)
 
 
 def size(path: Path) -> int:

@@ -201,6 +201,25 @@ function answered(ran) {
   return { answer, start, end, score, null_score: none, n_best: best };
 }
 
+const NO_WORDS = "no words in this text"; // of a pair in both
+
+/** @type {Record<string, any>} the keys of an answer without a prediction */
+const EMPTY = {
+  classify: { label: null, score: null, probabilities: {} },
+  multilabel: { labels: [], probabilities: {} },
+  regress: { value: null },
+  tag: { words: [] },
+  answer: { answer: null, start: null, end: null, score: null, null_score: null, n_best: [] },
+  embed: { vector: [] },
+  translate: { text: null, score: null, alignment: [] },
+};
+
+/** @param {any} bundle @returns {any} what stands in the place of an answer to a text without words */
+function unanswered({ task, labels }) {
+  const entities = task === "tag" && isSpans(labels) ? { entities: [] } : {};
+  return { error: NO_WORDS, ...structuredClone(EMPTY[task]), ...entities };
+}
+
 /** @type {Record<string, (ran: Ran) => any>} */
 const TASKS = {
   classify: classified,
@@ -226,8 +245,8 @@ export class Predictor {
     this.bundle = bundle;
     this.features = featuresOf(bundle, vocab, unicode);
     this.run = run;
-    const nothing = bundle.reads.windows ? 0 : this.features.encode("", bundle.reads.pair ? "" : null).tokens.length;
-    this.nothing = nothing; // tokens of a text without words, which gets no answer; with windows every query gets one
+    const [row] = rowsOf(bundle, this.features, "", bundle.reads.pair ? "" : null);
+    this.nothing = row.tokens.length; // tokens of a text without words, of a pair of both, which gets no answer
     /** @type {Promise<any>} */
     this.last = Promise.resolve();
   }
@@ -247,8 +266,8 @@ export class Predictor {
    *
    * @param {string|string[]} text for a tagger also a sentence that is split into words
    * @param {string|null} pair the second text, or the context of a question
-   * @returns {Promise<any>} {error} where nothing can be read; with `truncated` where the text was longer than the
-   *   model reads
+   * @returns {Promise<any>} with `truncated` where the text was longer than the model reads; with `error`, and null, []
+   *   or {} under the other keys, of a text without words, of a pair where both are
    */
   predict(text, pair = null) {
     return this.inTurn(() => this.answerTo(text, pair, TASKS[this.task]));
@@ -276,7 +295,7 @@ export class Predictor {
     for (const row of rows) {
       if (row.tokens.length > this.nothing) outputs.push(withLogits(await this.run(features.inputs(row)), bundle.task));
     }
-    if (!outputs.length) return { error: "no words in this text" };
+    if (!outputs.length) return unanswered(bundle);
     const answer = decode({ bundle, text, pair, rows, outputs });
     return rows.some((row) => row.truncated) ? { ...answer, truncated: true } : answer;
   }
@@ -338,9 +357,21 @@ export class Predictor {
    * draw between the texts.
    *
    * @param {string[]} texts
-   * @returns {Promise<Float32Array[]>} rejected where a text has no words
+   * @returns {Promise<Float32Array[]>} zeros of a text without words, of which the console is told
    */
   async encode(texts) {
+    const vectors = await this.vectors(texts);
+    const empty = vectors.indexOf(null);
+    if (empty < 0) return /** @type {Float32Array[]} */ (vectors);
+    const count = vectors.filter((vector) => vector === null).length;
+    const first = `the first of them text ${empty}, ${JSON.stringify(texts[empty].slice(0, 60))}`;
+    console.warn(`${count} of ${texts.length} texts have vectors of zeros, ${first}: ${NO_WORDS}`);
+    const width = (vectors.find((vector) => vector) ?? (await this.embed("a")).vector).length;
+    return vectors.map((vector) => vector ?? new Float32Array(width));
+  }
+
+  /** @param {string[]} texts @returns {Promise<(Float32Array|null)[]>} null of a text without words */
+  async vectors(texts) {
     if (!Array.isArray(texts)) throw new TypeError("encode reads a list of texts: encode([text])");
     const wrong = texts.findIndex((text) => typeof text !== "string");
     if (wrong >= 0) throw new TypeError(`text ${wrong} is not a string`);
@@ -352,10 +383,17 @@ export class Predictor {
         begin = performance.now();
       }
       const { vector, error } = /** @type {any} */ (await this.embed(text));
-      if (error) throw new Error(`text ${number}, ${JSON.stringify(text.slice(0, 60))}: ${error}`);
-      vectors.push(Float32Array.from(vector));
+      vectors.push(error ? null : Float32Array.from(vector));
     }
     return vectors;
+  }
+
+  /** @param {string[]} texts @returns {Promise<Float32Array[]>} rejected where a text has no words, to search by */
+  async directed(texts) {
+    const vectors = await this.vectors(texts);
+    const empty = vectors.indexOf(null);
+    if (empty < 0) return /** @type {Float32Array[]} */ (vectors);
+    throw new Error(`text ${empty}, ${JSON.stringify(texts[empty].slice(0, 60))}: ${NO_WORDS}`);
   }
 
   /**
@@ -365,14 +403,15 @@ export class Predictor {
    * @param {Index|ArrayLike<number>[]|string[]} documents an index, vectors of `encode`, or texts, which are encoded in
    *   every call
    * @param {number} top at most so many
-   * @returns {Promise<import("./search.js").Match[]>} of equal cosines the lower row first
+   * @returns {Promise<import("./search.js").Match[]>} of equal cosines the lower row first; rejected where a text has no
+   *   words
    */
   async search(query, documents, top = 10) {
     checkTop(top);
-    const [vector] = await this.encode([query]);
+    const [vector] = await this.directed([query]);
     if (documents instanceof Index) return documents.search(vector, top);
     const given = /** @type {any[]} */ (documents);
-    return new Index(typeof given[0] === "string" ? await this.encode(given) : given).search(vector, top);
+    return new Index(typeof given[0] === "string" ? await this.directed(given) : given).search(vector, top);
   }
 }
 

@@ -113,21 +113,44 @@ public final class Model implements AutoCloseable {
      * One vector per text, pooled and scaled as the bundle says; those of Python's {@code Model.encode}.
      *
      * @param texts the texts
-     * @throws IllegalArgumentException the model's task is not "embed", or a text has no words
+     * @return of a text without words zeros
+     * @throws IllegalArgumentException the model's task is not "embed"
      */
     public float[][] encode(List<String> texts) {
+        float[][] vectors = vectors(texts);
+        int width = -1;
+        for (float[] vector : vectors) {
+            width = vector == null ? width : vector.length;
+        }
+        for (int i = 0; i < vectors.length; i++) {
+            if (vectors[i] == null) {
+                width = width < 0 ? predict("a").vector().length : width;
+                vectors[i] = new float[width];
+            }
+        }
+        return vectors;
+    }
+
+    /** Vectors to search by: an IllegalArgumentException names the first text that has no words. */
+    private float[][] directed(List<String> texts) {
+        float[][] vectors = vectors(texts);
+        for (int i = 0; i < vectors.length; i++) {
+            if (vectors[i] == null) {
+                String start = texts.get(i).substring(0, Math.min(60, texts.get(i).length()));
+                throw new IllegalArgumentException("text " + i + ", \"" + start + "\": " + Prediction.NO_WORDS);
+            }
+        }
+        return vectors;
+    }
+
+    /** One vector per text, null of a text without words. */
+    private float[][] vectors(List<String> texts) {
         if (!bundle.task().equals("embed")) {
             throw new IllegalArgumentException("this model's task is " + bundle.task() + ", not embed");
         }
         float[][] vectors = new float[texts.size()][];
         for (int i = 0; i < vectors.length; i++) {
-            String text = texts.get(i);
-            Prediction prediction = predict(text);
-            if (prediction.error() != null) {
-                String start = text.substring(0, Math.min(60, text.length()));
-                throw new IllegalArgumentException("text " + i + ", \"" + start + "\": " + prediction.error());
-            }
-            vectors[i] = prediction.vector();
+            vectors[i] = predict(texts.get(i)).vector;
         }
         return vectors;
     }
@@ -139,11 +162,11 @@ public final class Model implements AutoCloseable {
      * @param documents an index of vectors of {@link #encode}
      * @param top at most so many
      * @return of equal cosines the lower row first
-     * @throws IllegalArgumentException as of {@link #encode}, or {@code top} is below 1
+     * @throws IllegalArgumentException as of {@link #encode}, the text has no words, or {@code top} is below 1
      */
     public List<Index.Match> search(String query, Index documents, int top) {
         Index.checkTop(top);
-        return documents.search(encode(Collections.singletonList(query))[0], top);
+        return documents.search(directed(Collections.singletonList(query))[0], top);
     }
 
     /**
@@ -153,12 +176,12 @@ public final class Model implements AutoCloseable {
      * @param query the text
      * @param documents the texts
      * @param top at most so many
-     * @throws IllegalArgumentException as of {@link #encode}, or {@code top} is below 1
+     * @throws IllegalArgumentException as of {@link #encode}, a text has no words, or {@code top} is below 1
      */
     public List<Index.Match> search(String query, List<String> documents, int top) {
         Index.checkTop(top);
-        float[] vector = encode(Collections.singletonList(query))[0];
-        return new Index(encode(documents)).search(vector, top);
+        float[] vector = directed(Collections.singletonList(query))[0];
+        return new Index(directed(documents)).search(vector, top);
     }
 
     private Prediction predict(String text, List<String> words, String pair, int[][] marks) {
@@ -179,13 +202,13 @@ public final class Model implements AutoCloseable {
         List<Row> rows = decoder.encode(features, query);
         List<Map<String, float[]>> outputs = new ArrayList<>();
         for (Row row : rows) {
-            if (row.size > (bundle.readsWindows ? 0 : features.empty())) {
+            if (row.size > features.empty()) {
                 outputs.add(run(row));
             }
         }
         if (outputs.isEmpty()) {
             Prediction prediction = new Prediction();
-            prediction.error = "no words in this text";
+            prediction.error = Prediction.NO_WORDS;
             return prediction;
         }
         return decoder.decode(query, rows, outputs);

@@ -10,6 +10,8 @@ import java.util.Map;
  * All offsets count UTF-16 units, as those of {@link String#substring(int, int)}, and ends are exclusive.
  */
 public final class Prediction {
+    static final String NO_WORDS = "no words in this text";
+
     String error;
     boolean truncated;
     String label;
@@ -30,7 +32,10 @@ public final class Prediction {
 
     Prediction() {}
 
-    /** Why there is no answer, "no words in this text" for example; null if there is one. */
+    /**
+     * Why there is no answer: "no words in this text", of a pair in both of its texts; null if there is one. The methods
+     * below then throw an IllegalStateException.
+     */
     public String error() {
         return error;
     }
