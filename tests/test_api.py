@@ -17,10 +17,12 @@ from keras_ctxrep.inference import keras_engine, model
 from keras_ctxrep.models import bert
 from keras_ctxrep.options import Finetuning
 from keras_ctxrep.training import runs
+from tests import tiny
 
 SHIPPED = "bert_3_384_12/books_wiki_en"
 PRETRAINED = "elmo_2x512_128_512cnn_1xhighway/books_wiki_en"  # with its softmax
 TEXTS = ["The bank of the river", "A good film"]
+PIECES = tiny.VOCABULARIES["bert"]
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +99,11 @@ def test_many_texts_are_encoded_in_parts(encoder, monkeypatch):
     whole = encoder.encode(texts)
     monkeypatch.setattr(model, "TOGETHER", 3)
     np.testing.assert_allclose(encoder.encode(texts), whole, atol=1e-6)
-    with pytest.raises(ValueError, match=r"text 5, ' ': no words in this text"):
-        encoder.encode([*texts[:5], " ", *texts[5:]])
+    with pytest.warns(
+        UserWarning, match=r"^1 of 8 texts have vectors of zeros, the first of them text 5, ' ': no words"
+    ):
+        vectors = encoder.encode([*texts[:5], " ", *texts[5:]])
+    np.testing.assert_allclose(vectors, np.insert(whole, 5, 0, axis=0), atol=1e-6)
 
 
 def test_answers_take_only_the_outputs_that_they_are_made_of(encoder, classifier):
@@ -130,12 +135,120 @@ def test_the_encoder_is_traced_once_for_words(encoder, monkeypatch):
     assert len(encoder.words(TEXTS)) == 2
 
 
-def test_one_string_is_no_list_of_texts(encoder):
-    for method in (encoder.encode, encoder.words):
-        with pytest.raises(TypeError, match="one string"):
-            method("The bank")
-    with pytest.raises(ValueError, match="text 1, '  ': no words"):
-        encoder.encode(["a", "  "])
+def test_one_string_is_no_list_of_words(encoder):
+    with pytest.raises(TypeError, match="one string"):
+        encoder.words("The bank")
+
+
+def test_one_string_and_generators(encoder, classifier):
+    vectors, answers = encoder.encode(TEXTS), classifier.predict(TEXTS)
+    np.testing.assert_allclose(encoder.encode(TEXTS[0]), vectors[0], atol=1e-6)
+    np.testing.assert_allclose(encoder.encode(text for text in TEXTS), vectors, atol=1e-6)
+    assert classifier.predict(TEXTS[1])["label"] == answers[1]["label"]
+    assert classifier.predict(iter(TEXTS)) == answers and encoder.encode(iter([])).shape == (0, 384)
+
+
+def test_one_pair_and_one_text_with_marks():
+    pairs = api_model("classify", pair=True)
+    first, second = ["the cat", "rain"], ["she fell", ""]
+    answers = pairs.predict(first, second)
+    assert pairs.predict(first[0], second[0])["label"] == answers[0]["label"]
+    assert pairs.predict(iter(first), iter(second)) == answers
+    for texts, others in ((first, second[0]), (first[0], second)):
+        with pytest.raises(TypeError, match=r"^texts is \w+ and pairs is \w+: give two strings, or two lists"):
+            pairs.predict(texts, others)
+    marked = api_model("coreference")
+    marks = [(0, 3), (4, 7), (0, 1)]
+    assert marked.predict("the cat", marks=marks)["label"] == marked.predict(["the cat"], marks=[marks])[0]["label"]
+
+
+def api_model(task, family="bert", **fields):
+    """A tiny model in memory."""
+    return model._in_keras(None, saving.ModelFolder(*tiny.model(task, family, **fields)))
+
+
+def test_texts_that_are_cut_and_texts_without_words():
+    """One warning of each for a list, at the caller's line; `predict` says so in the answers."""
+    encoder, texts = api_model("embed"), ["the cat", "\u200b", "the " * 30, "", "rain " * 20]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        vectors = encoder.encode(texts, batch_size=2)
+    assert [str(each.message) for each in caught] == [
+        "2 of 5 texts have vectors of zeros, the first of them text 1, '\\u200b': no words in this text",
+        "2 of 5 texts were longer than the 16 tokens that the model reads, and were cut",
+    ]
+    assert {each.filename for each in caught} == {__file__}
+    assert vectors.any(1).tolist() == [True, False, True, False, True] and np.isfinite(vectors).all()
+    assert [sorted(answer) for answer in encoder.encodings(texts[:3])] == [
+        ["vector"], ["error", "vector"], ["truncated", "vector"],
+    ]  # fmt: skip
+    with pytest.warns(UserWarning, match="1 of 1 texts have vectors of zeros"):
+        assert encoder.encode("").tolist() == [0] * 8
+    with pytest.warns(UserWarning, match="2 of 2 texts"):
+        assert encoder.encode(["", " "], normalize=True).tolist() == [[0] * 8] * 2
+
+
+def test_vectors_of_length_one_and_their_cosines():
+    encoder, texts = api_model("embed"), ["the cat", "rain fell", "she"]
+    vectors, unit = encoder.encode(texts), encoder.encode(texts, normalize=True)
+    np.testing.assert_allclose(unit, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), atol=1e-6)
+    expected = unit @ unit[:2].T
+    for a, b in ((vectors, vectors[:2]), (unit, 3 * unit[:2]), (vectors.tolist(), vectors[:2].tolist())):
+        cosines = encoder.similarity(a, b)
+        np.testing.assert_allclose(cosines, expected, atol=1e-6)
+        assert cosines.dtype == np.float32 and cosines.shape == (3, 2)
+    assert encoder.similarity(vectors[0], vectors).shape == (1, 3)
+    assert encoder.similarity(np.zeros(8), vectors).tolist() == [[0, 0, 0]]
+    for a, b in ((vectors, vectors[:, :3]), (texts, texts), (vectors[None], vectors)):
+        with pytest.raises(ValueError, match="tables of numbers"):
+            encoder.similarity(a, b)
+
+
+def test_the_batch_size_and_the_bar(monkeypatch, capsys):
+    encoder, texts, sizes = api_model("embed"), ["the cat"] * 7, []
+    runner = encoder.encoder._predictor.runner
+    run = runner.run
+    monkeypatch.setattr(runner, "run", lambda batch: sizes.append(len(batch["mask"])) or run(batch))
+    monkeypatch.setattr(runner, "tokens", 0)
+    encoder.encode(texts, batch_size=3)
+    assert sizes == [3, 3, 1] and not capsys.readouterr().err
+    encoder.encode(texts, show_progress=True)
+    assert sizes[3:] == [7]
+    assert "encoding" in (err := capsys.readouterr().err) and "/7" in err
+    with pytest.raises(ValueError, match="batch_size=0: at least 1"):
+        encoder.encode(texts, batch_size=0)
+
+
+@pytest.mark.usefixtures("tflite_in_process")
+def test_zeros_in_every_engine(tmp_path):
+    """A text without words, and a piece whose vector is zero, as a table may have it for an emoji."""
+    folder = tmp_path / "m"
+    own = api_model("embed", "static", vocab=PIECES, sizes={"pieces": True}, normalize=True)
+    table = own.keras_model.get_layer("word_embedding")
+    rows = table.embeddings.numpy()
+    rows[PIECES.index("[UNK]")] = rows[PIECES.index("[CLS]")] = rows[PIECES.index("[SEP]")] = 0
+    table.embeddings.assign(rows)
+    own.save(folder)
+    texts = ["the cat", "\U0001f600", "\u200b"]
+    for engine in (
+        ctx.load(folder),
+        ctx.load(own.export(tmp_path / "served")),
+        ctx.load(own.tflite(tmp_path / "m.tflite")),
+    ):
+        with pytest.warns(UserWarning, match="^1 of 3 texts have vectors of zeros, the first of them text 2"):
+            vectors = engine.encode(texts)
+        assert np.linalg.norm(vectors[0]) == pytest.approx(1, abs=1e-5) and not vectors[1:].any()
+        assert not engine.similarity(vectors[1:], vectors).any()
+        for query in texts[1:]:
+            with (
+                warnings.catch_warnings(),
+                pytest.raises(ValueError, match=r"text 0, .*: only zeros, which have no dir"),
+            ):
+                warnings.simplefilter("ignore")
+                ctx.Index.of_texts(texts[:1], engine).search([query])
+        with warnings.catch_warnings(), pytest.raises(ValueError, match="text 1, '\U0001f600': only zeros"):
+            warnings.simplefilter("ignore")
+            ctx.Index.of_texts(texts, engine)
 
 
 @pytest.mark.usefixtures("tflite_in_process")
@@ -153,6 +266,9 @@ def test_all_engines_predict_and_encode_the_same(classifier, tmp_path):
         with pytest.raises(ValueError, match="not a Keras model"):
             other.words(TEXTS)
     np.testing.assert_allclose(served.encode(TEXTS), vectors, atol=1e-5)
+    with pytest.warns(UserWarning, match="1 of 3 texts have vectors of zeros, the first of them text 0, ''"):
+        padded = served.encode(["", *TEXTS])  # a SavedModel of a classifier
+    assert not padded[0].any() and padded[1:].any(1).all()
     with pytest.raises(ValueError, match="has no vectors of texts; write one of the encoder"):
         edge.encode(TEXTS)
     edge = ctx.load(classifier.encoder.tflite(tmp_path / "encoder.tflite"))

@@ -48,6 +48,9 @@ def assert_same_answers(predictor, name: str, engine: str) -> None:
         answers = predictor(texts) if entry["pairs"] is None else predictor(texts, entry["pairs"])
     assert len(answers) == len(texts) == len(expected)
     for index, (answer, wanted) in enumerate(zip(answers, expected, strict=True)):
+        if "error" in wanted:  # since 0.3.0 with the keys of an answer, which are empty
+            assert not any(value for key, value in answer.items() if key != "error") and len(answer) > 1
+            answer = {"error": answer["error"]}
         if predictor.bundle.reads.windows:  # since 0.2.0 an answer says that its question was cut
             features, pieces = predictor.bundle.features, predictor.bundle.features.wordpiece.ids_batch([texts[index]])
             assert answer.pop("truncated", False) == (len(pieces[0]) > features.max_question)

@@ -224,7 +224,9 @@ def test_predict_survives_every_line(tflite):
     assert len(answers) == len(lines)
     assert [("error" in answer) for answer in answers] == [False, True, True] + [False] * 6
     assert answers[0]["label"] == "music" and abs(sum(answers[0]["probabilities"].values()) - 1) < 1e-6
-    assert answers[1] == {"error": "empty line"} and answers[3]["truncated"] is True
+    empty = {"label": None, "score": None, "probabilities": {}}
+    assert answers[1] == {"error": "empty line"} | empty and answers[2] == {"error": "no words in this text"} | empty
+    assert answers[3]["truncated"] is True
     assert "warning" in answers[6] and "warning" in answers[8] and "warning" not in answers[7]
     assert process.stderr.count(b"\n") == 1 and b"of the word pieces are [UNK]" in process.stderr
 

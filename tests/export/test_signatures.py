@@ -345,6 +345,78 @@ def test_rows_do_not_depend_on_each_other(name):
                 assert_rows_equal(padded, alone, [3, 0, 2].index(row), name)
 
 
+EMPTY = ["", " \t", "\x00\u200b", "\ufffd"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_text_without_words_has_an_error_and_no_prediction(name):
+    """In every signature of strings; texts beside it are answered as they are alone, and as Keras answers them."""
+    model, bundle, functions = signatures(name)
+    texts = ["the cats.", *EMPTY, "a"]
+    own, own_texts, message = [0, len(texts) - 1], (texts[0], texts[-1]), "no words in this text"
+    for signature in functions.keys() & {"serving_default", "embed", "words"}:
+        given = columns(bundle, texts) if signature != "embed" else {"text": strings(texts)}
+        if signature == "words":  # "" is no word; to an ELMo everything else is one
+            words = [["" if text in EMPTY else text] for text in texts]
+            given = {"words": strings(words)} | {key: value for key, value in given.items() if key == "marks"}
+        outputs = call(functions, signature, **given)
+        assert outputs.pop("error").tolist() == [b"", *[message.encode()] * len(EMPTY), b""], signature
+        described = {"layers", "mask"} if signature == "embed" else set()
+        for key in outputs.keys() - described:
+            assert not outputs[key][1:-1].any(), (signature, key)
+            assert outputs[key].dtype == object or np.isfinite(outputs[key]).all()
+        alone = call(functions, signature, **{key: (value[own], kind) for key, (value, kind) in arrays(given).items()})
+        for row in range(2):
+            one = {key: value[row : row + 1] for key, value in alone.items() if key not in ("error", *described)}
+            assert_rows_equal(outputs, one, own[row], name)
+    marks = [[(0, 1) if text in own_texts else (0, 0)] * bundle.reads.marks for text in texts]
+    first, *empty, _ = keras_predictor(model, bundle)(
+        texts, texts if bundle.pairs else None, marks if bundle.reads.marks else None
+    )
+    assert {each["error"] for each in empty} == {message} and "error" not in first
+    for answer in empty:
+        assert answer.keys() - {"error"} == first.keys()
+        assert not any(value for key, value in answer.items() if key != "error")
+
+
+def arrays(given: dict) -> dict:
+    return {key: (np.array(value), kind) for key, (value, kind) in given.items()}
+
+
+@pytest.mark.parametrize("name", ["classify pairs", "answer"])
+def test_a_pair_has_words_if_one_of_its_texts_has(name):
+    model, bundle, functions = signatures(name)
+    pairs = [("the cats", "a"), ("the", ""), ("\u200b", "the"), ("", "\u200b")]
+    first, second = zip(*pairs, strict=True)
+    names = tasks.get(bundle.task).inputs(bundle)
+    outputs = call(functions, "serving_default", **dict(zip(names, map(strings, (first, second)), strict=True)))
+    assert [bool(error) for error in outputs["error"]] == [False, False, False, True]
+    answers = keras_predictor(model, bundle)(first, second)
+    assert ["error" in answer for answer in answers] == [False, False, False, True]
+    if bundle.task == "answer":  # of an empty context there is no span, and so no answer
+        assert answers[1]["answer"] == "" and outputs["answer"][1] == b""
+    for row in range(3):
+        key = "score" if bundle.task == "answer" else "label"
+        assert (
+            outputs[key][row] == pytest.approx(answers[row][key], abs=1e-5)
+            if key == "score"
+            else (outputs[key][row].decode() == answers[row][key])
+        )
+
+
+@pytest.mark.parametrize("name", ["classify", "multilabel elmo in windows", "regress"])
+def test_an_example_without_words(name):
+    """Classify has no label for it and Regress 0: these interfaces of TF Serving have no room for more."""
+    *_, functions = signatures(name)
+    api = "regress" if "regress" in functions else "classify"
+    outputs = call(functions, api, inputs=strings([example(text=text) for text in ("", "the cats")]))
+    if api == "regress":
+        assert outputs["outputs"][0] == 0 != outputs["outputs"][1] and outputs.keys() == {"outputs"}
+    else:
+        assert outputs["classes"].tolist() == [[b""] * len(LABELS), [label.encode() for label in LABELS]]
+        assert not outputs["scores"][0].any() and outputs["scores"][1].all() and outputs.keys() == {"classes", "scores"}
+
+
 ODD = [b"", b" ", b"\xff\xfe", b"the \xe4\xb8 cats", b"\0\0", b"\xed\xa0\x80", b"a" * 500]
 LARGE = [b"the cats. " * 100_000, b"a" * 1_000_000, "é\u0301".encode() * 300_000, b"\xff\xfe" * 500_000]
 

@@ -21,7 +21,7 @@ from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
 CONFIG = {"max_characters": 50}
-EMPTY = {"error": "no words in this text"}
+EMPTY = {"error": "no words in this text", "vector": []}
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_classifier():
     (answer, empty) = predictor(["a text", ""])
     assert answer["label"] == "yes" and answer["score"] == pytest.approx(0.5)
     assert answer["probabilities"] == pytest.approx({"no": 0.25, "maybe": 0.25, "yes": 0.5})
-    assert empty == EMPTY
+    assert empty == {"error": EMPTY["error"], "label": None, "score": None, "probabilities": {}}
     np.testing.assert_allclose(predictor.probabilities(["a", "b"]), [[0.25, 0.25, 0.5]] * 2, atol=1e-7)
     with pytest.raises(ValueError, match="no words in this text: ' '"):
         predictor.probabilities(["a", " "])
@@ -122,6 +122,25 @@ def test_an_engine_that_reads_raw_text():
     assert sorted(seen) == ["four", "one two three"]
 
 
+def test_an_engine_that_says_which_text_has_no_words():
+    """A SavedModel may split words by other rules of Unicode than the tokenizer here."""
+
+    def run(batch):
+        return {"vector": np.ones((2, 1), np.float32), "error": np.array([b"", b"no words in this text"], object)}
+
+    predictor = Predictor(Bundle("elmo", "embed", CONFIG, 2), TextRunner(run))
+    assert predictor(["one", "two"]) == [{"vector": [1.0]}, EMPTY]
+
+
+def test_a_batch_size_for_one_call(predictor):
+    texts = ["a", "a b"] * 4
+    assert predictor(texts, batch_size=3) == [vector(text) for text in texts]
+    assert [rows for rows, _ in predictor.shapes] == [3, 3, 2]
+    predictor.shapes.clear()
+    predictor(texts)
+    assert [rows for rows, _ in predictor.shapes] == [4, 4]
+
+
 @pytest.mark.parametrize(("family", "task"), [("elmo", "language_model"), ("bert", "pretrainer")])
 def test_a_model_without_a_head_has_no_answers(family, task):
     with pytest.raises(ValueError, match=f"a {task} answers nothing; fine-tune it with `ctxrep train`, or use `ctxrep"):
@@ -146,13 +165,13 @@ def test_lines_do_not_depend_on_the_chunks_of_a_stream(predictor, size, end):
     lines = ["a b", "", "é è ê", "日", "\u200b", "👍 👍", "last"]
     data = "\n".join(lines).encode() + end
     expected = [vector(line) if line.strip("\u200b") else EMPTY for line in lines]
-    expected[1] = {"error": "empty line"}
+    expected[1] = EMPTY | {"error": "empty line"}
     assert list(predictor.lines(in_chunks(data, size))) == expected
 
 
 def test_lines_of_other_streams(predictor):
     assert list(predictor.lines(io.BytesIO(b""))) == []
-    assert list(predictor.lines(io.BytesIO(b"\n\n"))) == [{"error": "empty line"}] * 2
+    assert list(predictor.lines(io.BytesIO(b"\n\n"))) == [EMPTY | {"error": "empty line"}] * 2
     assert list(predictor.lines(SimpleNamespace(read=io.BytesIO(b"a\r\nb").read))) == [vector("a"), vector("b")]
     for end in ("\n", ""):  # a byte-order mark
         assert [*predictor.answered_lines(available_lines(io.BytesIO(f"\ufeffa{end}".encode())))] == [
@@ -200,14 +219,20 @@ def test_several_labels():
     both, none, empty = predictor(["one", "two", " "])
     assert both["labels"] == ["b", "c"] and list(both["probabilities"]) == ["a", "b", "c"]
     assert both["probabilities"] == pytest.approx({"a": 1 / (1 + np.exp(9)), "b": 0.5, "c": 1 / (1 + np.exp(-9))})
-    assert none["labels"] == [] and none["probabilities"]["a"] == pytest.approx(1 / (1 + np.e)) and empty == EMPTY
+    assert none["labels"] == [] and none["probabilities"]["a"] == pytest.approx(1 / (1 + np.e))
+    assert empty == {"error": EMPTY["error"], "labels": [], "probabilities": {}}
 
 
 def test_numbers():
     bundle = Bundle("bert", config={}, max_length=8, vocab=VOCAB, **tasks.bundle_fields("regress", pair=True))
     predictor = Predictor(bundle, lambda batch: {"logits": batch["mask"].sum(1, keepdims=True) / 2})
     answers = predictor(["a b", "", "a b c d e", ""], ["c", "d", "f", ""])
-    assert answers == [{"value": 3.0}, {"value": 2.0}, {"value": 4.0, "truncated": True}, EMPTY]
+    assert answers == [
+        {"value": 3.0},
+        {"value": 2.0},
+        {"value": 4.0, "truncated": True},
+        {"error": EMPTY["error"], "value": None},
+    ]
     assert predictor.ask([Example("a", 1.0, "b")]) == [{"value": 2.5}]
     with pytest.raises(ValueError, match="this model reads pairs of texts"):
         predictor(["a"])
@@ -316,7 +341,9 @@ def test_words_without_pieces():
     predictor = tagger("bert")
     first, empty, none, last = predictor([["a", "\u200b", "", "b"], [], ["\u200b", ""], [" ", "c"]])
     assert [word["label"] for word in first["words"]] == ["O", None, None, "B-X"] and "truncated" not in first
-    assert empty == none == EMPTY and [word["label"] for word in last["words"]] == [None, "O"]
+    assert empty == none == {"error": EMPTY["error"], "words": [], "entities": []} and [
+        word["label"] for word in last["words"]
+    ] == [None, "O"]
     assert [(word["start"], word["end"]) for word in first["words"]] == [(0, 1), (2, 3), (4, 4), (5, 6)]
 
 
@@ -354,7 +381,8 @@ def test_a_tagger_that_reads_raw_text():
     predictor = tagger("elmo", TextRunner(run))
     first, empty, second = predictor([" \u00e9e b  c", "", "x"])
     assert first["words"][0] == {"word": "\u00e9e", "start": 1, "end": 3, "label": "B-X", "score": 0.5}
-    assert first["entities"] == [{"type": "X", "text": "\u00e9e b", "start": 1, "end": 5}] and empty == EMPTY
+    assert first["entities"] == [{"type": "X", "text": "\u00e9e b", "start": 1, "end": 5}]
+    assert empty == {"error": EMPTY["error"], "words": [], "entities": []}
     assert [word["label"] for word in second["words"]] == ["B-Y"] and len(first["words"]) == 3
     assert predictor.ask([Tagged(("x",), None)]) == [second]
     with pytest.raises(ValueError, match="this SavedModel splits text into words itself: give strings"):
@@ -426,7 +454,8 @@ def test_answers_in_batches_are_as_alone(rng):
     assert predictor.ask(asked) == together and predictor([], []) == []
     lines = "".join(f"{question}\t{context}\n" for question, context in zip(questions, contexts, strict=True))
     assert list(predictor.lines(io.BytesIO(lines.encode()))) == together
-    assert list(answerer().lines(io.BytesIO(b"a b\n"))) == [{"error": "a pair has one tab between its texts"}]
+    (wrong,) = answerer().lines(io.BytesIO(b"a b\n"))
+    assert wrong["error"] == "a pair has one tab between its texts" and wrong["answer"] is None
 
 
 def test_max_answer():

@@ -118,7 +118,8 @@ def test_every_engine(task, family, kind, sizes, tflite_in_process, tmp_path):
 def test_neither_text_has_words():
     _, bundle = tiny.model("classify", "elmo", pair=True, stack={"kind": "esim", "units": 2})
     run = Predictor(bundle, lambda batch: {"logits": np.zeros((len(batch["mask"]), 2))})
-    assert run(["", "a"], ["", ""]) == [{"error": "no words in this text"}, run(["a"], [""])[0]]
+    empty = {"error": "no words in this text", "label": None, "score": None, "probabilities": {}}
+    assert run(["", "a"], ["", ""]) == [empty, run(["a"], [""])[0]]
 
 
 def test_no_page_for_the_browser(tmp_path):

@@ -204,10 +204,43 @@ def test_the_command_line_client_and_a_model_folder(made, capsys):
     assert printed[0] == printed[1] == printed[2] and len(printed[0]) == 2
 
 
-def test_texts_without_words_of_a_file(made):
-    with running(made("classify")[3]) as url:
-        status, answer = send(url, "/v1/models/classify:predict", {"instances": ["a", ""]})
-    assert status == 400 and "row 1: no words in this text" in answer["error"]
+@pytest.mark.parametrize("task", ["classify", *TASKS])
+def test_texts_without_words(task, made):
+    """A request is answered, with the same rows by a .tflite file as by a SavedModel, and so is the client."""
+    predictor, version, _, file = made(task)
+    bundle, texts = predictor.bundle, ["", "the rain", "\u200b"]
+    names = predictor.task.inputs(bundle)
+    marks = [[(0, 0)] * 3, MARKS[0], [(0, 0)] * 3] if bundle.reads.marks else None
+    rows = [
+        dict(zip(names, (text, *([text] if bundle.pairs else []), *([marks[number]] if marks else [])), strict=True))
+        for number, text in enumerate(texts)
+    ]
+    answered = []
+    for path in (version.parent, file):
+        with running(path, "mine") as url:
+            status, answer = send(url, "/v1/models/mine:predict", {"instances": rows})
+            assert status == 200, answer
+            answered.append(answer["predictions"])
+            if path != file:
+                given = client.load(url, Target("mine", timeout=60), bundles.load(version))
+                answers = given(texts, texts if bundle.pairs else None, marks)
+    assert [{**answer, "n_best": 0} for answer in answers] == [
+        {**rounded(answer), "n_best": 0} for answer in predictor(texts, texts if bundle.pairs else None, marks)
+    ]
+    for of_model, of_file in zip(*answered, strict=True):
+        for name, value in of_file.items():
+            flat = value if isinstance(value, list) else [value]
+            own = of_model[name] if isinstance(of_model[name], list) else [of_model[name]]
+            assert flat == [pytest.approx(x, abs=1e-5) if isinstance(x, float) else x for x in own], name
+    for answers in answered:
+        assert [row["error"] for row in answers] == ["no words in this text", "", "no words in this text"]
+        empty = json.dumps([{**answers[0], "error": 0}, {**answers[2], "error": 0}])
+        assert not set(empty) & {*"123456789"} and "NaN" not in empty and "no" not in empty
+    with running(file) as url:  # and where no row has words
+        status, answer = send(url, f"/v1/models/{task}:predict", {"instances": rows[:1]})
+        assert status == 200
+        for name, value in answer["predictions"][0].items():
+            assert name in ("words", "labels", "starts", "ends", "scores") or value == answered[1][0][name]
 
 
 def test_what_is_no_model(tmp_path):

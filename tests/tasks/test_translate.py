@@ -152,13 +152,14 @@ def test_all_engines_give_the_same_text(units, decoder, tmp_path):
     saving.save(tmp_path / "model", model, bundle)
     strange = [*WORDS, "cat zebra", "日本 kat", ""]
     expected = predictor_of(model, bundle)(strange)
-    assert expected[-1] == {"error": "no words in this text"}
+    assert expected[-1] == {"error": "no words in this text", "text": None, "score": None, "alignment": []}
     saved = saved_model.export(model, bundle, tmp_path / "served")
     quantize.convert(tmp_path / "model", tmp_path / "model.tflite", lengths=[16])
     file = runtime.load(tmp_path / "model.tflite")
     for engine in (saved_model.load(saved), file):
         answers = engine(strange)
         assert texts_of(answers[:-1]) == texts_of(expected[:-1]) and "error" in answers[-1]
+        assert answers[-1] == expected[-1]
         for answer, own in zip(answers[:-1], expected[:-1], strict=True):
             assert answer["score"] == pytest.approx(own["score"], abs=1e-5)
             assert answer.get("unfinished") == own.get("unfinished")

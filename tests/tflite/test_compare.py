@@ -41,6 +41,15 @@ def test_the_difference_from_the_reference(tmp_path):
     assert unlabelled[1]["quality_difference"] is None and compare.engines_table(unlabelled)[2][-1] == ""
 
 
+def test_engines_agree_that_a_text_has_no_words(tmp_path):
+    engines = [engine(name, tmp_path, [1.0]) for name in ("one", "other")]
+    rows = compare.compare(engines, [Example("x"), Example("\u200b")])
+    assert rows[1]["agreement"] == 1 and rows[1]["difference"] == 0
+    answers = engines[0].predictor(["x", ""])
+    measured = compare.measure(engines[0].predictor, [Example("x")], answers[:1], answers[1:])
+    assert measured["agreement"] == 0 and measured["difference"] == 1
+
+
 def test_the_interval_is_that_of_pairs(tmp_path):
     """Two engines that err on the same texts do not differ, however uncertain the figure of each is."""
     engines = [engine(name, tmp_path, [1.0, 2.0, 4.0]) for name in ("one", "other")]
