@@ -22,7 +22,6 @@ from keras_ctxrep.text.features import Reads, Row, Span
 from keras_ctxrep.text.pairs import PAIR
 
 __all__ = [
-    "NO_WORDS",
     "Distillable",
     "EvaluationReport",
     "InGraph",

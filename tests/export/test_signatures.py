@@ -353,7 +353,7 @@ def test_a_text_without_words_has_an_error_and_no_prediction(name):
     """In every signature of strings; texts beside it are answered as they are alone, and as Keras answers them."""
     model, bundle, functions = signatures(name)
     texts = ["the cats.", *EMPTY, "a"]
-    own, message = [0, len(texts) - 1], "no words in this text"
+    own, own_texts, message = [0, len(texts) - 1], (texts[0], texts[-1]), "no words in this text"
     for signature in functions.keys() & {"serving_default", "embed", "words"}:
         given = columns(bundle, texts) if signature != "embed" else {"text": strings(texts)}
         if signature == "words":  # "" is no word; to an ELMo everything else is one
@@ -369,8 +369,10 @@ def test_a_text_without_words_has_an_error_and_no_prediction(name):
         for row in range(2):
             one = {key: value[row : row + 1] for key, value in alone.items() if key not in ("error", *described)}
             assert_rows_equal(outputs, one, own[row], name)
-    marks = columns(bundle, texts)["marks"][0] if bundle.reads.marks else None
-    first, *empty, _ = keras_predictor(model, bundle)(texts, texts if bundle.pairs else None, marks)
+    marks = [[(0, 1) if text in own_texts else (0, 0)] * bundle.reads.marks for text in texts]
+    first, *empty, _ = keras_predictor(model, bundle)(
+        texts, texts if bundle.pairs else None, marks if bundle.reads.marks else None
+    )
     assert {each["error"] for each in empty} == {message} and "error" not in first
     for answer in empty:
         assert answer.keys() - {"error"} == first.keys()
