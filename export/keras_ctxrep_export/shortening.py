@@ -1,6 +1,7 @@
 """Long texts in a TensorFlow graph, without what a model does not read of them; see `text.character_rules`."""
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -109,13 +110,13 @@ def _kept(texts: tf.Tensor, casing: Casing, words: tf.Tensor, letters: int, line
     rules = character_rules(*casing)
     accents = rules.vanishing & (rules.rank != 0) if casing.strip_accents else rules.vanishing
     flags = rules.kind | _GONE * accents | _BAR * (rules.vanishing & ~accents) | _MARK * (rules.rank > 0)
-    decoded = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
+    decoded: Any = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
     code, row = decoded.values, row_numbers(decoded)
     flag = tf.gather(tf.constant(flags, tf.int32), tf.searchsorted(rules.first, code, side="right") - 1)
     if lines:
         flag = tf.where(code == ord("\n"), APART, flag)
 
-    def has(bit: int) -> tf.Tensor:
+    def has(bit: int) -> Any:
         return tf.bitwise.bitwise_and(flag, bit) > 0
 
     def only(mask: tf.Tensor) -> tuple:
@@ -149,5 +150,7 @@ def _kept(texts: tf.Tensor, casing: Casing, words: tf.Tensor, letters: int, line
     limit = tf.tensor_scatter_nd_update(tf.fill(tf.shape(counts), tf.size(word, tf.int64)), tf.where(complete), last)
     inside = tf.range(tf.size(word, tf.int64)) <= tf.gather(limit, row)
     code, row, flag = only(inside & ~(letter & (number > letters)))
-    ragged = tf.RaggedTensor.from_value_rowids(code, row, tf.size(texts, tf.int64), validate=False)
+    ragged = tf.RaggedTensor.from_value_rowids(  # pyright: ignore[reportAttributeAccessIssue]
+        code, row, tf.size(texts, tf.int64), validate=False
+    )
     return tf.strings.unicode_encode(ragged, "UTF-8"), complete

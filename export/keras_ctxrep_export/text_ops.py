@@ -65,7 +65,7 @@ class WordOps(tf.Module):
 
     def __init__(self, bundle: Bundle):
         super().__init__()
-        prepared = bundle.features
+        prepared: Any = bundle.features
         both = isinstance(prepared, CharacterAndWordFeatures)
         characters, words = (prepared.characters, prepared.words) if both else (prepared, prepared)
         self.max_length, self.width, self.table, self.lowercase = prepared.max_length, 0, None, False

@@ -107,7 +107,9 @@ class Model:
     # ----------------------------------------------------------------------------------------------------- answers
 
     @overload
-    def predict(self, texts: str, pairs: str | None = None, marks: Sequence[Span] | None = None) -> dict: ...
+    def predict(  # pyright: ignore[reportOverlappingOverload]  a string is an iterable of strings
+        self, texts: str, pairs: str | None = None, marks: Sequence[Span] | None = None
+    ) -> dict: ...
 
     @overload
     def predict(
@@ -140,7 +142,7 @@ class Model:
         predictor = self._predictor
         with predictor.unread.warning():
             if isinstance(texts, str):
-                return predictor([texts], *(None if given is None else [given] for given in (pairs, marks)))[0]
+                return predictor([texts], None if pairs is None else [pairs], None if marks is None else [marks])[0]
             return predictor(_listed(texts), pairs, marks)
 
     def encode(
@@ -501,7 +503,8 @@ class Model:
     def _saved_encoder(self) -> Predictor:
         from keras_ctxrep_export import saved_model
 
-        return Predictor(self.bundle.of_encoder(), saved_model.text_runner(self.engine.path, signature="embed"))
+        path: Any = self.engine.path
+        return Predictor(self.bundle.of_encoder(), saved_model.text_runner(path, signature="embed"))
 
     @cached_property
     def _width(self) -> int:
@@ -615,8 +618,9 @@ def _generation(options: dict[str, Any]) -> Generation:
 
 
 def _listed(texts: Any) -> Any:
-    """Texts of a generator as a list; others as they are."""
-    return list(texts) if isinstance(texts, Iterator) else texts
+    """Texts of a generator, a set or another iterable as a list; others as they are."""
+    as_it_is = isinstance(texts, str | bytes | bytearray | Mapping | Sequence) or hasattr(texts, "__array__")
+    return list(texts) if isinstance(texts, Iterable) and not as_it_is else texts
 
 
 def _bar(total: int, shown: bool) -> Any:

@@ -107,7 +107,7 @@ def index(
         kept = Index.open(out, model)
         replaces = kept.manifest
         batches = chain(batches_of(kept.vectors, kept.rows), batches)
-        storage, next_id, made_by = options.storage or kept.storage, replaces.next_id, kept.made_by
+        storage, next_id, made_by = options.storage or kept.storage, kept.next_id, kept.made_by
     try:
         with model.unread.warning(", ".join(map(str, sources))):
             manifest = index_files.write(out, batches, storage, made_by, next_id, build_graph, replaces)

@@ -201,8 +201,8 @@ def _language_modelling(corpus: Sequence[str | Path], options: Pretraining, init
         if initial is not None and (not config.words or list(initial.vocab) != vocabulary.vocab):
             raise ValueError("the model to start from reads characters or other words; it keeps what it reads")
         config = replace(config, words=len(vocabulary))
-    fields = {"vocab": tuple(vocabulary.vocab), "scripts": tuple(sorted(scripts_of(vocabulary.vocab)))}
-    bundle = Bundle("elmo", "language_model", asdict(config), options.max_length, **fields)
+    vocab, scripts = tuple(vocabulary.vocab), tuple(sorted(scripts_of(vocabulary.vocab)))
+    bundle = Bundle("elmo", "language_model", asdict(config), options.max_length, vocab=vocab, scripts=scripts)
     features: Any = bundle.features
 
     data: Any

@@ -228,7 +228,7 @@ def _of_model_folder(path: Path, name: str, version: int) -> Served:
     from keras_ctxrep_export.signatures import Signatures
 
     model, bundle = saving.load_served(path)
-    signatures = Generation(model, bundle) if bundle.generates else Signatures(model, bundle)
+    signatures: Any = Generation(model, bundle) if bundle.generates else Signatures(model, bundle)
     functions: Any = {key: function.get_concrete_function() for key, function in sorted(signatures.functions.items())}
 
     def run(signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -286,7 +286,7 @@ def _of_file(path: Path, name: str, version: int) -> Served:
         for key in (*(task.outputs or ("vector",)), "error")
         if key in OUTPUTS
     }
-    sizes = {} if "words" in outputs else dict.fromkeys(("labels", "probabilities"), len(bundle.labels))
+    sizes: dict[str, int] = {} if "words" in outputs else dict.fromkeys(("labels", "probabilities"), len(bundle.labels))
     if "vector" in outputs:
         sizes = {"vector": len(predictor(["a"])[0]["vector"])}
     return Served(name, version, {SIGNATURE: {"inputs": inputs, "outputs": outputs}}, run, str(path))

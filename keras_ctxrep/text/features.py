@@ -107,6 +107,8 @@ def check_texts(texts: Any) -> Sequence[Any]:
     """
     if isinstance(texts, str):
         raise TypeError(f"one string, {texts[:60]!r}; give a list of texts")
+    if isinstance(texts, bytes | bytearray):
+        raise TypeError(f"{type(texts).__name__}, {bytes(texts[:60])!r}; decode it, and give a list of texts")
     if hasattr(texts, "__array__"):
         try:
             texts = np.asarray(texts, object).tolist()
@@ -508,7 +510,7 @@ class WordPieceFeatures:
                 f"{len(texts)} texts and {len(pairs)} pairs; give one for each text, None where it has none"
             )
         offsets = offsets or self.starts or marks is not None
-        tokenize = self.wordpiece.encode_batch if offsets else self.wordpiece.ids_batch
+        tokenize: Any = self.wordpiece.encode_batch if offsets else self.wordpiece.ids_batch
         most = self.max_length - 2
         strings = [text for text in texts if isinstance(text, str)]
         pieces = iter(tokenize(strings + [pair for pair in pairs if pair is not None], most))

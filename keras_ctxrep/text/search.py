@@ -322,6 +322,11 @@ class Index:
         return self._vectors.shape[1]
 
     @property
+    def next_id(self) -> int:
+        """The number that the next row without an id gets."""
+        return self._next
+
+    @property
     def rows(self) -> Sequence[Row]:
         """Its rows, in order."""
         return self._rows
@@ -466,8 +471,10 @@ class Index:
 
 def _vectors_of(texts: Sequence[str], encoder: Encoder) -> np.ndarray:
     """The vectors of texts, (N, D); a ValueError names the first text that has zeros, which have no direction."""
-    vectors = np.asarray(encoder.encode(texts))
-    if len(empty := np.flatnonzero(~vectors.any(-1))):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* have vectors of zeros", UserWarning)  # of which the error speaks
+        vectors = np.asarray(encoder.encode(texts))
+    if len(texts) and len(empty := np.flatnonzero(~vectors.any(-1))):
         raise ValueError(
             f"text {empty[0]}, {texts[empty[0]][:60]!r}: only zeros, which have no direction: no words in this text, "
             "or none of which the encoder has a vector"
