@@ -88,6 +88,20 @@ class ZeroPadding(Layer):
         return input_shape
 
 
+def unit_length(vectors) -> Any:
+    """Vectors scaled to length 1, (..., D), but for those below 1e-7, of which 0 stays 0; as `keras.ops.normalize`.
+
+    That one has the reciprocal of the root of 0 in it, which is NaN in LiteRT.
+
+    >>> ops.convert_to_numpy(unit_length(ops.array([[3.0, 4.0], [0.0, 0.0]]))).round(1).tolist()
+    [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    """
+    squares = ops.sum(ops.square(vectors), axis=-1, keepdims=True)
+    inverse = ops.rsqrt(ops.maximum(squares, 1e-14))
+    # the converter would fuse all of it without the minimum, into an operator whose 8 bits are steps of 1 / 128
+    return vectors * ops.minimum(inverse, 1e7)
+
+
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class MaskedPooling(Layer):
     """Mean, maximum, or both concatenated, over the real tokens, or the first or last; zero if there are none.
@@ -126,7 +140,7 @@ class MaskedPooling(Layer):
         pooled = self._pooled(sequence, mask)
         if not self.normalize:
             return pooled
-        return ops.cast(ops.normalize(ops.cast(pooled, "float32")), pooled.dtype)  # squares overflow in float16
+        return ops.cast(unit_length(ops.cast(pooled, "float32")), pooled.dtype)  # squares overflow in float16
 
     def _pooled(self, sequence, mask):
         weights = ops.cast(mask, sequence.dtype)[..., None]  # (B, T, 1)

@@ -7,6 +7,7 @@ from keras import layers as klayers
 from keras import ops
 
 from keras_ctxrep.layers import CRF, Dropout, MaskedPooling, ScalarMix, SpanPooling, TakePositions, ZeroPadding
+from keras_ctxrep.layers.sentence import unit_length
 from keras_ctxrep.models.model import Model
 
 __all__ = ["answer", "classify", "coreference", "embed", "flat", "mixed", "mixes", "regress", "tag"]
@@ -269,14 +270,14 @@ def embed(encoder: keras.Model, pooling: str = "mean", normalize: bool = False, 
     cut = dims is not None and dims < width
     if pooling == "pooler" and "pooled" in outputs:
         vector = klayers.Activation("linear", name="vector", dtype="float32")(outputs["pooled"])
-        vector = ops.normalize(vector) if normalize and not cut else vector
+        vector = unit_length(vector) if normalize and not cut else vector
     else:
         how = "mean" if pooling == "pooler" else pooling
         pool = MaskedPooling(how, normalize and not cut, name="vector", dtype="float32")
         vector = pool(outputs["sequence"], mask=_mask(encoder))
     if cut:
         vector = vector[:, :dims]
-        vector = ops.normalize(vector) if normalize else vector
+        vector = unit_length(vector) if normalize else vector
     return Model(encoder.input, outputs | {"vector": vector}, name=encoder.name)
 
 
