@@ -149,6 +149,21 @@ def test_one_string_and_generators(encoder, classifier):
     np.testing.assert_allclose(encoder.encode(text for text in TEXTS), vectors, atol=1e-6)
     assert classifier.predict(TEXTS[1])["label"] == answers[1]["label"]
     assert classifier.predict(iter(TEXTS)) == answers and encoder.encode(iter([])).shape == (0, 384)
+    assert encoder.encode({TEXTS[0]: 1}.keys()).shape == (1, 384)
+    for texts, message in ((b"a", "bytes, b'a'; decode it"), ({"a": 1}, "dict, not texts in memory")):
+        for method in (encoder.encode, classifier.predict):
+            with pytest.raises(TypeError, match=message):
+                method(texts)
+
+
+def test_vectors_that_are_not_finite_are_an_error():
+    network, bundle = tiny.model("embed")
+    folder = saving.ModelFolder(network, bundle)
+    broken = model._in_keras(None, folder)
+    weights = network.get_weights()
+    network.set_weights([np.full_like(weight, np.inf) for weight in weights])
+    with pytest.raises(ValueError, match="text 0, 'the cat': the model's outputs for this text are not finite"):
+        broken.encode(["the cat"])
 
 
 def test_one_pair_and_one_text_with_marks():
