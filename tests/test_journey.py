@@ -141,6 +141,9 @@ def test_encoders_in_every_engine(family, models, tmp_path):
         np.testing.assert_allclose([answer["vector"] for answer in predictor(texts)], expected, atol=1e-4)
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.* of 6 texts were longer:UserWarning", "ignore:1 of 5 texts were longer:UserWarning"
+)
 @pytest.mark.parametrize(
     ("family", "pooling", "normalize"),
     [("bert", "mean", True), ("bert", "max", False), ("elmo", "mean", True), ("static", "mean", True)],

@@ -461,7 +461,9 @@ class Index:
         numbers = [number for number in range(min(PROBES, len(self))) if self._rows[number].text]
         if not numbers:
             return
-        vectors = unit(encoder.encode([self._rows[number].text for number in numbers]), "vector")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of texts that are cut, which are not the caller's
+            vectors = unit(encoder.encode([self._rows[number].text for number in numbers]), "vector")
         if vectors.shape[1] != self.width:
             raise ValueError(f"{refusal} (its vectors have {vectors.shape[1]} numbers and were {self.width} wide)")
         cosine = float((vectors * np.asarray(self._vectors[numbers], np.float32)).sum(1).min())
