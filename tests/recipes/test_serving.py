@@ -212,7 +212,7 @@ def test_texts_without_words(task, made):
     predictor, version, _, file = made(task)
     bundle, texts = predictor.bundle, ["", "the rain", "\u200b"]
     names = predictor.task.inputs(bundle)
-    marks = [[(0, 0)] * 3, MARKS[0], [(0, 0)] * 3] if bundle.reads.marks else None
+    marks = [[(0, 0)] * 3, [(0, 3), (4, 8), (0, 8)], [(0, 0)] * 3] if bundle.reads.marks else None
     rows = [
         dict(zip(names, (text, *([text] if bundle.pairs else []), *([marks[number]] if marks else [])), strict=True))
         for number, text in enumerate(texts)
