@@ -114,7 +114,7 @@ def started(command: list[str], out: Path, workers: int) -> list[subprocess.Pope
     """A process, or one for each worker of a cluster on this machine."""
     processes = []
     for number, config in enumerate(local_cluster(workers)):
-        environment = os.environ | ({"TF_CONFIG": config} if workers > 1 else {})
+        environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | ({"TF_CONFIG": config} if workers > 1 else {})
         with open(f"{out}.{number}.log", "w") as log:
             process = subprocess.Popen(
                 [*command, "--out", str(out)],
