@@ -236,7 +236,7 @@ def test_saved_model_of_stock_ops_without_assets(prepared, tmp_path):
     assert len(used) > 20 and not {op for op in used if "PyFunc" in op or "Table" in op}
 
 
-LONG = long_texts.odd(60, seed=2, more=())
+LONG = long_texts.odd(30, seed=2, more=())
 
 
 def test_long_texts(prepared):
@@ -245,7 +245,7 @@ def test_long_texts(prepared):
 
 def test_long_texts_that_are_not_utf8(prepared):
     """Blocks end within characters, true and broken ones."""
-    data = [begin * 4000 + b"the cat" + part * 90 for begin in not_utf8(30) for part in not_utf8(2)]
+    data = [begin * 4000 + b"the cat" + part * 90 for begin in not_utf8(10) for part in not_utf8(2)]
     assert_equal(prepared, [item.decode("utf-8", "replace") for item in data], data)
 
 
@@ -293,8 +293,8 @@ def test_pairs_of_long_texts(max_length):
         assert_same_arrays(inputs, bundle.features.collate(bundle.features.encode(some, others)))
 
 
-def test_memory_of_ten_megabytes():
-    """In a process of its own; the words of all of a text take over a gigabyte."""
+def test_memory_of_thirty_megabytes():
+    """In a process of its own; the words of all of a text take gigabytes."""
     script = """
 import resource, sys
 import tensorflow as tf
@@ -304,12 +304,12 @@ from keras_ctxrep_export.text_ops import features
 
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
 bert = Bundle("bert", "embed", {}, 32, vocab=(*SPECIAL_PIECES, "the", "cat"))
-for bundle in (bert, Bundle("elmo", "embed", {"max_characters": 50}, 32)):
-    run = tf.function(features(bundle).plain, input_signature=[tf.TensorSpec([None], tf.string)])
-    for text in ("the cat " * 1000, "the cat " * 1_250_000, "a" * 10_000_000, " " * 10_000_000 + "cat"):
-        before = peak()
-        sizes = tf.reduce_sum(run(tf.constant([text]))["mask"], 1)
-        assert peak() - before < 500, (bundle.family, text[:9], peak() - before)
+run = tf.function(features(bert).plain, input_signature=[tf.TensorSpec([None], tf.string)])
+run(tf.constant(["the cat " * 1000]))
+before = peak()
+for text in ("the cat " * 3_750_000, "a" * 30_000_000):
+    run(tf.constant([text]))
+    assert peak() - before < 600, (text[:9], peak() - before)
 """
     subprocess.run([sys.executable, "-c", script], check=True)
 
