@@ -147,11 +147,14 @@ def test_outputs_for_a_client(served):
         | ({"tags": [3, words]} if bundle.head else {}),
         "answer": {name: [3] for name in ("answer", "start", "end", "score", "null_score")},
         "embed": {"layers": [3, 2, None, 8], "sequence": [3, None, 8], "pooled": [3, 8], "vector": [3, 8]},
-    }[bundle.task]
+    }[bundle.task] | {"error": [3]}
     assert outputs.keys() == shapes.keys()
     for name, tensor in outputs.items():
         tensor.shape.assert_is_compatible_with(shapes[name])
-        text, whole = name in ("label", "labels", "words", "answer"), name in ("starts", "ends", "start", "end", "tags")
+        text, whole = (
+            name in ("label", "labels", "words", "answer", "error"),
+            name in ("starts", "ends", "start", "end", "tags"),
+        )
         assert tensor.dtype == (strings if text else tf.int32 if whole else tf.float32), name
     nothing = loaded.signatures["serving_default"](**{name: tf.constant([], strings) for name in names})
     assert {tensor.shape[0] for tensor in nothing.values()} == {0}
