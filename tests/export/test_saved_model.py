@@ -46,7 +46,7 @@ def test_signatures(exported):
     assert set(ids.structured_input_signature[1]) == {"token_ids", "segment_ids", "mask"}
     assert set(ids.structured_outputs) == {"logits"}
     assert text.structured_input_signature[1]["text"].shape.as_list() == [None]
-    assert set(text.structured_outputs) == {"logits", "label", "score", "probabilities"}
+    assert set(text.structured_outputs) == {"logits", "label", "score", "probabilities", "error"}
     ones = tf.ones((2, 3), tf.int32)
     assert ids(token_ids=ones, segment_ids=0 * ones, mask=ones)["logits"].shape == (2, 3)
 
