@@ -285,12 +285,13 @@ def test_predict_survives_every_line(tflite):
         b"caf\xe9 soup \xff",
         b"snow\r",
         b"\xed\xa0\x80 storm",
+        "Добрый день, сегодня хорошая погода, но завтра будет дождь".encode(),
     ]
     process = ctxrep("predict", tflite, input=b"\n".join(lines))
     assert process.returncode == 0, process.stderr.decode()
     answers = [json.loads(line) for line in process.stdout.decode().splitlines()]
     assert len(answers) == len(lines)
-    assert [("error" in answer) for answer in answers] == [False, True, True] + [False] * 6
+    assert [("error" in answer) for answer in answers] == [False, True, True] + [False] * 7
     assert answers[0]["label"] == "music" and abs(sum(answers[0]["probabilities"].values()) - 1) < 1e-6
     empty = {"label": None, "score": None, "probabilities": {}}
     assert answers[1] == {"error": "empty line"} | empty and answers[2] == {"error": "no words in this text"} | empty
