@@ -178,7 +178,7 @@ def restore(folder: str | Path, bundle: Bundle) -> keras.Model:
     except (ValueError, KeyError, OSError) as error:
         message = f"{path}: not the weights of the model in {bundles.NAME}: {checks.first_line(error)}"
         raise ValueError(message) from error
-    bundles.check_finite(path, ((weight.path, keras.ops.convert_to_numpy(weight)) for weight in model.weights))
+    bundles.check_finite(path, ((weight.path, weight.value.numpy()) for weight in model.weights))
     return model
 
 
