@@ -194,7 +194,7 @@ def test_the_steps_are_told_on_a_terminal_alone(tmp_path, monkeypatch):
         monkeypatch.setattr("sys.stderr", stream)
         options = Tflite(quantize="dynamic", max_drop=100)
         quantize.build(folder, load(folder), tmp_path / "m.tflite", options, data=tmp_path / "d.tsv")
-        steps = ("converting in a subprocess", "the weights as dynamic", "measuring Keras and the file on 2 examples")
+        steps = ("converting in a subprocess", "the weights as dynamic", "answers of Keras")
         assert [step in stream.getvalue() for step in steps] == [terminal] * 3
 
 
