@@ -374,7 +374,8 @@ COMMANDS = {
         "serve a model on the desk, as TF Serving does",
         "TF Serving's REST interface on this machine, v1/models/NAME:predict, :classify, :regress, /metadata and\n"
         "status, and a page to try the model in a browser; `ctxrep client` and the lines of an export's README.md\n"
-        "work against it. It is no production server: that is TensorFlow Serving. Needs the extra [serve].",
+        "work against it. The port is open at once, and answers 503 until the model is loaded; a new version is\n"
+        "served without a restart. It is no production server: that is TensorFlow Serving. Needs the extra [serve].",
         tensorflow=lambda args: False,  # it is loaded when the port is open
     ),
     "export": Command(

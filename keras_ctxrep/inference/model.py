@@ -4,7 +4,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -186,7 +186,8 @@ class Model:
                 parts += [np.array([answer["vector"] for answer in answers if "error" not in answer], np.float32)]
                 read += ["error" not in answer for answer in answers]
                 cut += sum("truncated" in answer for answer in answers)
-                bar.update(len(answers))
+                if bar is not None:
+                    bar.update(len(answers))
         width = next((part.shape[1] for part in parts if len(part)), None)
         vectors = np.zeros((len(listed), self._width if width is None else width), np.float32)
         if width is not None:
@@ -624,9 +625,12 @@ def _listed(texts: Any) -> Any:
 
 
 def _bar(total: int, shown: bool) -> Any:
+    """A progress bar, or None."""
+    if not shown:
+        return nullcontext()
     from tqdm import tqdm
 
-    return tqdm(desc="encoding", unit=" texts", total=total, file=sys.stderr, leave=False, disable=not shown)
+    return tqdm(desc="encoding", unit=" texts", total=total, file=sys.stderr, leave=False)
 
 
 def _spans(text: Text) -> list[tuple[str, tuple[int, int]]]:
