@@ -351,7 +351,7 @@ class Predictor:
 
 def _finite(outputs: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the numbers that a model gives are none that JSON lacks."""
-    arrays = (value for output in outputs for value in output.values() if hasattr(value, "dtype"))
+    arrays = (np.asarray(value) for output in outputs for value in output.values() if hasattr(value, "dtype"))
     return all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f")
 
 
