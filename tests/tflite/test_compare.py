@@ -43,7 +43,7 @@ def test_the_difference_from_the_reference(tmp_path):
 
 def test_engines_agree_that_a_text_has_no_words(tmp_path):
     engines = [engine(name, tmp_path, [1.0]) for name in ("one", "other")]
-    rows = compare.compare(engines, [Example("x"), Example("\u200b")])
+    rows = compare.measured(engines, [Example("x"), Example("\u200b")])
     assert rows[1]["agreement"] == 1 and rows[1]["difference"] == 0
     answers = engines[0].predictor(["x", ""])
     measured = compare.measure(engines[0].predictor, [Example("x")], answers[:1], answers[1:])
