@@ -139,6 +139,7 @@ def http_server(
                 self.transport.abort()
 
     options = {"lifespan": "off", "ws": "none", "log_config": None, "access_log": False, "proxy_headers": False}
+    options |= {"log_level": "error"}  # malformed requests are the client's fault, and are not told
     return uvicorn.Server(uvicorn.Config(app, http=Protocol, limit_concurrency=limits.connections, **options))
 
 

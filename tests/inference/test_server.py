@@ -156,6 +156,13 @@ def test_paths_and_methods(sent, status):
         assert asked(port, sent)[0] == status
 
 
+def test_what_is_no_http_is_answered_and_not_told(caplog):
+    with running(served()) as port:
+        assert received(connect(port, b"SSH-2.0\r\n\r\n"))[0] == 400
+        assert asked(port)[0] == 200
+    assert caplog.text == ""
+
+
 def test_answers_that_json_has_no_number_for_are_errors():
     with running(served(lambda signature, inputs: {"score": np.array([np.nan])})) as port:
         status, _, answer = asked(port)
