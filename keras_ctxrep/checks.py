@@ -277,7 +277,7 @@ def regular(path: str | Path) -> Path:
     Raises:
         ValueError: it is a pipe or a device, which may never end, or a folder.
 
-    >>> regular(os.devnull)
+    >>> regular("/dev/null")
     Traceback (most recent call last):
     ...
     ValueError: /dev/null is not a regular file: copy what it gives into one

@@ -147,9 +147,10 @@ class Predictor:
     >>> bundle = Bundle("elmo", "classify", {"max_characters": 50}, 8, ("no", "yes"))
     >>> def run(batch):
     ...     return {"logits": np.tile([0.0, np.log(3.0)], (len(batch["mask"]), 1))}
-    >>> Predictor(bundle, run)(["a text", " "])
-    [{'label': 'yes', 'score': 0.75, 'probabilities': {'no': 0.25, 'yes': 0.75}},
-     {'error': 'no words in this text', 'label': None, 'score': None, 'probabilities': {}}]
+    >>> for answer in Predictor(bundle, run)(["a text", " "]):
+    ...     print(answer)
+    {'label': 'yes', 'score': 0.75, 'probabilities': {'no': 0.25, 'yes': 0.75}}
+    {'error': 'no words in this text', 'label': None, 'score': None, 'probabilities': {}}
     """
 
     def __init__(self, bundle: Bundle, runner: Runner | Run, batch_size: int = 32):

@@ -382,7 +382,8 @@ def check_finite(path: str | Path, weights: Iterable[tuple[str, np.ndarray]]) ->
     >>> check_finite("model.tflite", [("kernel", np.array([1.0, np.nan]))])
     Traceback (most recent call last):
     ...
-    ValueError: model.tflite: the weights 'kernel' have 1 of 2 values that are NaN or infinite; train it again, or ...
+    ValueError: model.tflite: the weights 'kernel' have 1 of 2 values that are NaN or infinite; train it again, or take \
+an earlier model
     """
     for name, values in weights:
         if values.dtype.kind not in "fV" or np.isfinite(values).all():  # V: bfloat16

@@ -23,8 +23,8 @@ COMMANDS = {
     " --out {out}/m",
     "train": "train --data {of}/train.tsv --dev {of}/train.tsv --encoder {of}/bert --epochs 1 --out {out}/m",
     "score": "score {of}/classify --data {of}/train.tsv --predictions {out}/wrong.tsv",
-    "embed_npz": "embed {of}/elmo --input {of}/text.txt --out {out}/vectors.npz",
-    "embed_hdf5": "embed {of}/elmo --input {of}/text.txt --out {out}/vectors.hdf5",
+    "embed_npz": "embed {of}/elmo --input {of}/lines.txt --out {out}/vectors.npz",
+    "embed_hdf5": "embed {of}/elmo --input {of}/lines.txt --out {out}/vectors.hdf5",
     "index": "index {of}/text.txt --encoder {of}/bert --out {out}/i",
     "convert_allennlp": "convert {of}/elmo --to allennlp --out {out}/m",
     "convert_huggingface": "convert {of}/bert --to huggingface --out {out}/m",
@@ -53,6 +53,7 @@ def inputs(tmp_path_factory):
     sentences = [f"{a} cat the rain fell {b} ." for a in "abcdefgh" for b in "abcdefgh"]
     documents = (sentences[start : start + 4] for start in range(0, len(sentences), 4))
     (folder / "text.txt").write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
+    (folder / "lines.txt").write_text("\n".join(sentences) + "\n")
     rows = (f"{sentence}\t{('no', 'yes')[index % 2]}\n" for index, sentence in enumerate(sentences))
     (folder / "train.tsv").write_text("text\tlabel\n" + "".join(rows))
     (folder / "vocab.txt").write_text("\n".join(tiny.VOCABULARIES["bert"]) + "\n")

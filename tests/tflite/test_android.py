@@ -289,6 +289,8 @@ def test_a_whole_file(run, tiny_model, tmp_path, task):
         process.stdin.close()
         assert process.wait(60) == 0
     for query, answer, reference in zip(queries, answers, expected, strict=True):
+        if "error" in reference:  # whose other keys are methods that throw
+            reference = {"error": reference["error"]}
         assert_near(answer, reference, query)
 
 
