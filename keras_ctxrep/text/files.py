@@ -503,7 +503,8 @@ def _article(article: Any) -> Iterator[dict]:
             for row in paragraph["qas"]:
                 yield row | {"context": paragraph["context"]}
     except (TypeError, KeyError) as error:
-        yield {"malformed": f'not an article of SQuAD, {{"paragraphs": [{{"context", "qas"}}]}}: {error!r}'}
+        problem = f"it lacks {error}" if isinstance(error, KeyError) else "a value in it has another type"
+        yield {"malformed": f'not an article of SQuAD, {{"paragraphs": [{{"context", "qas"}}]}}: {problem}'}
 
 
 def _question(row: dict) -> dict:
