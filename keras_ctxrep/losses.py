@@ -281,7 +281,7 @@ class MultipleNegatives(VectorLoss):
 
     Args:
         scale: factor of the cosines.
-        texts, nested: as of `VectorLoss`.
+        texts, nested: as in `VectorLoss`.
 
     >>> vectors = ops.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # two pairs
     >>> targets = ops.array([[0.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.0, 3.0]])
@@ -332,7 +332,7 @@ class CoSENT(VectorLoss):
 
     Args:
         scale: factor of the cosines.
-        texts, nested: as of `VectorLoss`; two texts.
+        texts, nested: as in `VectorLoss`; two texts.
 
     >>> vectors = ops.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])  # cosines 1 and 0
     >>> loss = CoSENT(scale=1.0)
@@ -362,7 +362,7 @@ class CosineRegression(VectorLoss):
 
     Args:
         lowest, highest: the scores that stand for the cosines 0 and 1.
-        texts, nested: as of `VectorLoss`; two texts.
+        texts, nested: as in `VectorLoss`; two texts.
 
     >>> vectors = ops.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])  # cosines 1 and 0
     >>> float(CosineRegression(highest=5.0)(ops.array([[5.0, 0], [5.0, 0], [2.5, 0], [2.5, 0]]), vectors))
@@ -435,7 +435,7 @@ class NegativeSampling(keras.losses.Loss):
         noise: S.
 
     Call:
-        y_true: int32 (B, P, 2), as of `window_mask`.
+        y_true: int32 (B, P, 2), as in `window_mask`.
         y_pred: float32 (B, P, P + 2 W + S), logits of skip-gram: the words of the block, of which those in the window
             are true, then the noise words; or (B, P, 1 + S), logits of CBOW: the centre, then the noise words.
 

@@ -188,7 +188,7 @@ class LAMB(AdamW):
     rows of a table, both norms are of these rows. Keras' Lamb decays the weights in a step apart, outside of the norm.
 
     Args:
-        learning_rate, weight_decay, clip, factors, starts: as of `AdamW`.
+        learning_rate, weight_decay, clip, factors, starts: as in `AdamW`.
         epsilon: as published.
 
     >>> LAMB(learning_rate=1e-3).epsilon
@@ -296,7 +296,7 @@ class RowwiseAdagrad(_ByRows, keras.optimizers.Optimizer):
 
     Args:
         learning_rate: of every step.
-        gradient_scale: multiplies the gradient, as of `SGD`.
+        gradient_scale: multiplies the gradient, as in `SGD`.
         epsilon: against a division by zero.
 
     >>> RowwiseAdagrad(0.1).epsilon
@@ -344,7 +344,7 @@ class LossScale(keras.optimizers.LossScaleOptimizer):
     embedding or a sampled softmax as large as the table.
 
     Args:
-        inner_optimizer, kwargs: one of this module, and as of `keras.optimizers.LossScaleOptimizer`.
+        inner_optimizer, kwargs: one of this module, and as in `keras.optimizers.LossScaleOptimizer`.
 
     >>> LossScale(AdamW(1e-3)).initial_scale
     32768.0

@@ -460,7 +460,7 @@ class Scoring(Reading):
 
 @dataclass(frozen=True, kw_only=True)
 class FolderEngine(Options):
-    """The engine that answers for a model folder, as of `inference.model.load`."""
+    """The engine that answers for a model folder, as in `inference.model.load`."""
 
     engine: str = option(
         KERAS,

@@ -162,7 +162,7 @@ def load(folder: str | Path) -> ModelFolder:
 
 
 def restore(folder: str | Path, bundle: Bundle) -> keras.Model:
-    """The model of a folder of which the bundle is read already, with its weights; errors as of `load`."""
+    """The model of a folder of which the bundle is read already, with its weights; errors as in `load`."""
     path = Path(folder) / bundles.WEIGHTS
     if bundles.WEIGHTS not in bundle.files:
         raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it")

@@ -14,7 +14,7 @@ from keras_ctxrep.checks import printable
 
 
 def open_url(request: Request, seconds: float, least: float = math.inf) -> Any:
-    """The answer to a request, as of `urllib.request.urlopen`; a slow one ends with a TimeoutError.
+    """The answer to a request, as in `urllib.request.urlopen`; a slow one ends with a TimeoutError.
 
     Redirects from https:// to another scheme are refused, and carry no token to another server.
 

@@ -34,7 +34,7 @@ def write(folder: Path, loaded: Any) -> None:
     """Writes the manifest of a SavedModel, the last of its files.
 
     JSON: "least_server", the oldest version of TF Serving that is known to serve it; "versions" of what wrote it;
-    "signatures", as of `described`; "files": path -> SHA-256 of all other files; "answers": some "inputs" of each
+    "signatures", as in `described`; "files": path -> SHA-256 of all other files; "answers": some "inputs" of each
     "signature" and, of each output, its shape and up to 64 "values", evenly spaced over it.
 
     Args:

@@ -145,7 +145,7 @@ def generator(path: str | Path) -> Generator:
     """What generates text by the signature `step` of a SavedModel; the signature serving_default gives the same text.
 
     Args:
-        path: as of `load`.
+        path: as in `load`.
 
     Raises:
         ValueError: there is no SavedModel of a language model in one direction, or its files are damaged.
@@ -269,7 +269,7 @@ def encoder(path: str | Path, batch_size: int = 32) -> Callable[[Sequence[str]],
     A text without words has a vector of zeros; exports before 0.3 give it that of the tokens around a text.
 
     Args:
-        path: as of `load`.
+        path: as in `load`.
         batch_size: texts per call.
 
     Raises:
@@ -290,7 +290,7 @@ def check(path: str | Path) -> tuple[Path, dict[str, int]]:
     """Replays the manifest of an export: hashes of its files, signatures, answers to some inputs.
 
     Args:
-        path: as of `load`.
+        path: as in `load`.
 
     Returns: the version folder, and how many "files", "signatures" and "answers" are as they were exported.
 

@@ -25,7 +25,7 @@ class Signatures(tf.Module):
     both texts, has zeros and empty strings, and says so in "error", which is "" of other texts.
 
     Args:
-        model, bundle: as of `saved_model.export`.
+        model, bundle: as in `saved_model.export`.
 
     Attributes:
         functions: name of a signature -> `tf.function`.

@@ -51,7 +51,7 @@ class Sentences(NamedTuple):
 
     inputs: dict[str, tf.Tensor]  #: of the model, whose outputs have a row for each word that it reads
     number: tf.Tensor  #: int32 (B, W), which of these rows each word has; -1 if it is not read: cut, or without pieces
-    words: dict[str, tf.Tensor]  #: as of `Words.dense`; empty if the sentences came split
+    words: dict[str, tf.Tensor]  #: as in `Words.dense`; empty if the sentences came split
 
     def by_word(self, values: tf.Tensor, fill: Any = 0) -> tf.Tensor:
         """From a row for each word that is read, (B, K, ...), to one for each word, (B, W, ...)."""
@@ -587,7 +587,7 @@ def _lines(text: tf.Tensor) -> Any:
 def _last_tokens(lines: tf.RaggedTensor, ids: tf.RaggedTensor, last: tf.Tensor, words: tf.RaggedTensor) -> Any:
     """The position of each word's last token in its text, of whose lines each has a mark before it, (B, ragged).
 
-    The lines are string (B, ragged); the others as of `TokenOps._split`.
+    The lines are string (B, ragged); the others as in `TokenOps._split`.
     """
     tokens = _before(lines.with_values(1 + tf.cast(ids.row_lengths(), tf.int32)))
     return lines.with_values(words.with_values(tf.gather(tokens, row_numbers(words)) + last)).merge_dims(1, 2)
@@ -602,7 +602,7 @@ def _before(sizes: tf.RaggedTensor) -> tf.Tensor:
 def _windows(sizes: tf.Tensor, room: tf.Tensor | int, stride: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Of each overlapping window: which text it is of, its first token there, and its number of tokens; int64 (R,).
 
-    `sizes` are the tokens of each text, `room` those of a window, for all or int64 (B,), `stride` as of `window_step`.
+    `sizes` are the tokens of each text, `room` those of a window, for all or int64 (B,), `stride` as in `window_step`.
     """
     room = tf.broadcast_to(tf.cast(room, tf.int64), tf.shape(sizes))
     step = tf.where(stride < room, tf.cast(stride, tf.int64), tf.maximum(room // 2, 1))

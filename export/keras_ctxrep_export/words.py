@@ -204,7 +204,7 @@ def character_rules(lowercase: bool, strip_accents: bool, split_cjk: bool) -> Ru
 
 @cache
 def _lower_case() -> tuple[np.ndarray, np.ndarray]:
-    """First code points of ranges, and what is added to each of a range to have it in lower case, as of `Rules`."""
+    """First code points of ranges, and what is added to each of a range to have it in lower case, as in `Rules`."""
     chars = [*map(chr, chain(*_PROBED))]
     rows = zip(chars, lower_case(chars), strict=True)
     first, shifts = _ranges(chars, [tuple(ord(new) - ord(char) for new in becomes) for char, becomes in rows])

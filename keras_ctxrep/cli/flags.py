@@ -46,7 +46,7 @@ class Flags:
     def add(
         self, flag: str, help: str, group: str | None = None, model: bool = False, writes: bool = False, **kwargs: Any
     ) -> None:
-        """An argument, as of `ArgumentParser.add_argument`.
+        """An argument, as in `ArgumentParser.add_argument`.
 
         Args:
             flag: its name.
@@ -54,7 +54,7 @@ class Flags:
             group: of the help, one of `options.GROUPS`; None: what is shown first.
             model: it is a model folder, or the name of a published model.
             writes: it is a file that the command writes, so that it need not exist.
-            kwargs: as of `ArgumentParser.add_argument`.
+            kwargs: as in `ArgumentParser.add_argument`.
         """
         action = (self._groups[group] if group else self.parser).add_argument(flag, help=help, **kwargs)
         self._actions[action.dest] = action
@@ -78,7 +78,7 @@ class Flags:
             options: the dataclass.
             prefix: before the help texts.
             without: fields that get no flag.
-            group: of those that name none, as of `add`.
+            group: of those that name none, as in `add`.
             defaults: field -> its default in words, where another module decides it.
             family: of pretraining, whose options alone get flags.
         """

@@ -291,7 +291,7 @@ def _glue_flags(flags: Flags) -> None:
         "WNLI, AX; and Yahoo for `--sets Yahoo`. The same command goes on where it was interrupted."
     )
     flags.add("--data", "the folder with the sets, or `tfds`", required=True, metavar="FOLDER")
-    flags.add("--encoder", "as of `ctxrep train`", model=True, required=True, metavar="FOLDER")
+    flags.add("--encoder", "as in `ctxrep train`", model=True, required=True, metavar="FOLDER")
     flags.add("--out", "the folder to write: a model of each run, and the table", required=True, metavar="FOLDER")
     flags.add("--sets", "these sets alone (default: all that there are)", nargs="+", metavar="NAME")
     flags.add("--table", "sets of one's own: names, and under each train and dev, files in --data", metavar="FILE.yaml")
@@ -307,7 +307,7 @@ def _distill_flags(flags: Flags) -> None:
     flags.add("--corpus", "text files: the student learns the teacher's vectors", nargs="+", metavar="FILE")
     _example_flags(flags, required=False)
     flags.add(
-        "--encoder", "what the student begins with, as of `ctxrep train`; or give --size", model=True, metavar="FOLDER"
+        "--encoder", "what the student begins with, as in `ctxrep train`; or give --size", model=True, metavar="FOLDER"
     )
     _finetuning_flags(flags, options.Distillation, {"learning_rate": "2e-4", "batch_size": "64", "max_length": "128"})
     own = {"minutes": f"--corpus: {MINUTES:g}, unless --steps is given"}

@@ -157,7 +157,7 @@ def load(
 ) -> tuple[keras.Model, Bundle]:
     """The model of a checkpoint, with its weights, and its bundle, of which `fields` are further fields.
 
-    `source`, `stored`, `weight_map` and `ignored` are as of `weights.check`.
+    `source`, `stored`, `weight_map` and `ignored` are as in `weights.check`.
     """
     if pairs and config.segments < 2:
         raise ValueError(f"{source}: its options have one segment (type_vocab_size); a model of pairs of texts needs 2")

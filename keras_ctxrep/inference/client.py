@@ -84,10 +84,10 @@ def connect(url: str, target: Target) -> Client:
 
 
 def load(url: str, target: Target, bundle: Bundle, batch_size: int = 32) -> Predictor:
-    """A predictor through a server: the same answers as of the SavedModel that it serves.
+    """A predictor through a server: the same answers as the SavedModel that it serves.
 
     Args:
-        url, target: as of `connect`.
+        url, target: as in `connect`.
         bundle: of the model, e.g. `text.bundle.load` of the version folder.
         batch_size: texts of a request.
     """

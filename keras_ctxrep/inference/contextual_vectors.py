@@ -41,8 +41,8 @@ def vectors(
         sentences: read lazily, `batch_size` at a time.
         split: from a sentence to its words; BERT then gives one vector per word, that of its first piece, and otherwise
             one per piece, without [CLS] and [SEP].
-        carry_state, batch_size, cache: as of `recipes.embed`.
-        run: as of `keras_engine.runner`, of an encoder that is traced already.
+        carry_state, batch_size, cache: as in `recipes.embed`.
+        run: as in `keras_engine.runner`, of an encoder that is traced already.
 
     Returns: of each sentence itself, the numbers of its tokens that have a vector (BERT finds no piece in some words),
         and the vectors of those, float32 (N, T, D).

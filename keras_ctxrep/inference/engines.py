@@ -33,7 +33,7 @@ def open_engine(path: str | Path, threads: int | None = None, search: Mapping[st
     Args:
         path: the artifact, or the name of a published model, see `zoo.find`.
         threads: of LiteRT, for a .tflite file; None: one.
-        search: options of a search for answers, as of `Task.with_search`, in place of those of the training.
+        search: options of a search for answers, as in `Task.with_search`, in place of those of the training.
 
     Raises:
         ValueError: the path is none of these, or a search does not fit it.
@@ -73,7 +73,7 @@ def open_generator(path: str | Path, threads: int = 1) -> Engine:
     """The engine of a language model in one direction, a .tflite file, a SavedModel or a model folder.
 
     Args:
-        path, threads: as of `open_engine`.
+        path, threads: as in `open_engine`.
 
     Raises:
         ValueError: the path is none of these, or of another model.
@@ -98,7 +98,7 @@ def open_filler(path: str | Path, threads: int = 1) -> Engine:
     """The engine of a masked language model in a .tflite file.
 
     Args:
-        path, threads: as of `open_engine`.
+        path, threads: as in `open_engine`.
 
     Raises:
         ValueError: the path is none, or of another model.

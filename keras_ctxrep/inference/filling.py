@@ -33,7 +33,7 @@ class Filler:
 
     Args:
         bundle: of the model.
-        run: {"token_ids", "segment_ids", "mask", "mlm_positions"} -> {"mlm_logits"}, as of `models.bert.pretrainer`.
+        run: {"token_ids", "segment_ids", "mask", "mlm_positions"} -> {"mlm_logits"}, as in `models.bert.pretrainer`.
         positions: masks of a text that are answered in one call; None: all.
     """
 

@@ -21,7 +21,7 @@ class Generator:
 
     Args:
         bundle: of a language model.
-        run: {"token_ids", "mask", "state"} -> {"logits", "state"}, as of `models.lm.language_model`, or of a biLM as of
+        run: {"token_ids", "mask", "state"} -> {"logits", "state"}, as in `models.lm.language_model`, or of a biLM as of
             `models.elmo.forward_language_model`.
         state_size: S, numbers of a row's state.
         together: tokens of a prompt that are read in one call; 1 for an engine that reads one at a time.

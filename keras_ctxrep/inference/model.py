@@ -207,7 +207,7 @@ class Model:
         {"error"} and an empty "vector".
 
         Args:
-            texts, batch_size: as of `encode`.
+            texts, batch_size: as in `encode`.
 
         Raises:
             ValueError: an engine that has no vectors.
@@ -253,7 +253,7 @@ class Model:
     def words(self, texts: Sequence[Text]) -> list[WordVectors]:
         """The contextual vectors of the words of each text, from all layers of the encoder.
 
-        A BERT's vector of a word is that of its first piece. Words of which it has no piece, as of control characters
+        A BERT's vector of a word is that of its first piece. Words of which it has no piece, such as control characters
         alone, are left out.
 
         Args:
@@ -306,7 +306,7 @@ class Model:
             batch_size: texts computed together; no figure depends on it.
             options: of `recipes.score`: `columns`, `skip_bad`, `predictions`, `positive` and others.
 
-        Returns: as of `recipes.score`: {"examples", "metric", all metrics by name, "interval", "worst", ...}.
+        Returns: as in `recipes.score`: {"examples", "metric", all metrics by name, "interval", "worst", ...}.
 
         Raises:
             ValueError: the data is malformed or does not fit the model's task.

@@ -66,7 +66,7 @@ class TextRunner(Runner):
     """Runs a model that prepares text itself, as a SavedModel's string signatures do: each query is one input.
 
     Args:
-        run: as of `Runner`, from strings: {"text"} or the other inputs of the task's signature, string (B,).
+        run: as in `Runner`, from strings: {"text"} or the other inputs of the task's signature, string (B,).
         words: `run` also takes sentences that are split already, as {"words"}, string (B, W).
     """
 
@@ -130,7 +130,7 @@ class Predictor:
           the labels mark spans "entities": [{"type", "text", "start", "end"}]; of a sentence that came split, the
           offsets are those in its words joined by spaces, and a word that was cut off has the label None;
         * answer: {"answer", "start", "end", "score", "null_score", "n_best"}; a question without an answer has "";
-        * semantic_roles: {"words", as of tag, "arguments", as the "entities" of tag};
+        * semantic_roles: {"words", as in tag, "arguments", as the "entities" of tag};
         * coreference: {"label", "name", "score", "probabilities"};
         * translate: {"text", "score", "alignment"}, with several beams "n_best", and "unfinished" where it has no end;
         * embed: {"vector"};
@@ -314,7 +314,7 @@ class Predictor:
         return (self.typed(answer) for _, answer in self.answered_lines(available_lines(stream)))
 
     def answered_lines(self, lines: Iterable[Sequence[bytes]]) -> Iterator[tuple[str, dict]]:
-        """Each line and its answer, as of `lines`; those that come together are answered together."""
+        """Each line and its answer, as in `lines`; those that come together are answered together."""
         for line, answer in self.answered([(line, self._query_of_line(line)) for line in part] for part in lines):
             text = line.decode("utf-8", "replace")
             if "\ufffd" in text and "\ufffd".encode() not in line:
@@ -324,7 +324,7 @@ class Predictor:
     def answered_rows(
         self, examples: Iterator[tuple[Mapping[str, Any], Any]], skipped: list[str] | None = None
     ) -> Iterator[tuple[tuple[Mapping[str, Any], Any], dict]]:
-        """Each row with its example, as of `Reading.read_unlabelled`, and its answer.
+        """Each row with its example, as in `Reading.read_unlabelled`, and its answer.
 
         Args:
             examples: rows and their examples.

@@ -66,8 +66,7 @@ def leave_out_unused() -> None:
 def start_tensorflow() -> None:
     """Imports TensorFlow and looks for its devices, without the lines of absl, oneDNN and CUDA on standard error.
 
-    TensorFlow logs no INFO afterwards, as of its services and compilers, but its warnings, unless the environment says
-    TF_CPP_MIN_LOG_LEVEL, or it has been imported already.
+    Afterwards TensorFlow logs warnings and no INFO, unless TF_CPP_MIN_LOG_LEVEL is set or it has been imported already.
     """
     with quiet_stderr(), missing(_unused), _log_level("1"):
         import tensorflow

@@ -54,7 +54,7 @@ def predictor(
     """A `Predictor` through both engines, whose answers are the same but for rounding.
 
     Args:
-        folder: as of `converted`.
+        folder: as in `converted`.
         bundle: of the answers, that of the file in the cache or one with another search.
         in_keras: makes the predictor that runs several inputs together, the first time that there are some.
         threads: of LiteRT; None: one a core.
@@ -70,7 +70,7 @@ def open_both(path: str | Path, threads: int | None = None, search: Mapping[str,
 
     Args:
         path, search: as there.
-        threads: as of `predictor`; of a .tflite file None is one.
+        threads: as in `predictor`; of a .tflite file None is one.
     """
     files, bundle = bundles.located(zoo.find(path))
     if bundle.task not in tasks.SERVED or not (files / bundles.NAME).is_file():

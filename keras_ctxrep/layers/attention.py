@@ -161,7 +161,7 @@ class AttentionalRNN(Layer):
 
     Call:
         x: float32 (B, T, D), vectors of tokens.
-        keys: float32 (B, S, K), as of `Attention`.
+        keys: float32 (B, S, K), as in `Attention`.
         values: float32 (B, S, M), the encoder's vectors.
         mask: int32 (B, S), which of them are real.
         state: float32 (B, Z), Z = `size_of_state`: the cells' states and the last attentional vector.
@@ -320,8 +320,8 @@ class TransformerDecoderBlock(CausalTransformerBlock):
             `TransformerBlock`.
 
     Call:
-        x, mask, past, count: as of `CausalTransformerBlock`.
-        memory: float32 (B, S, 2 D), keys and values of the encoder, as of `MemoryAttention`.
+        x, mask, past, count: as in `CausalTransformerBlock`.
+        memory: float32 (B, S, 2 D), keys and values of the encoder, as in `MemoryAttention`.
         memory_mask: int32 (B, S), which of them are real.
 
     Returns: float32 (B, T, D), unspecified at masked positions, the new `past`, and the mean of the heads' weights

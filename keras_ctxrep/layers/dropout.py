@@ -22,7 +22,7 @@ class Dropout(keras.layers.Dropout):
     Args:
         rate: fraction of the values that are set to 0 in training; the others are divided by 1 - `rate`. On TensorFlow
             it is rounded to a multiple of 1 / 65,536.
-        kwargs: as of `keras.layers.Dropout`.
+        kwargs: as in `keras.layers.Dropout`.
 
     Call:
         inputs: any float tensor.

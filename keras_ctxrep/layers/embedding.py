@@ -74,7 +74,7 @@ class FactorizedEmbedding(ReversibleEmbedding):
         input_dim: V.
         output_dim: R.
         units: D.
-        **kwargs: as of `ReversibleEmbedding`; the initializer of the table is that of the product too, whose standard
+        **kwargs: as in `ReversibleEmbedding`; the initializer of the table is that of the product too, whose standard
             deviation it keeps.
 
     Call:

@@ -114,16 +114,16 @@ class TiedSoftmax(VocabularySoftmax):
     Press & Wolf 2017, https://arxiv.org/abs/1608.05859; Inan et al. 2017, https://arxiv.org/abs/1611.01462.
 
     Args:
-        vocabulary_size, samples, seed: as of `VocabularySoftmax`.
+        vocabulary_size, samples, seed: as in `VocabularySoftmax`.
         width: D.
         only_embeds: it is called with `embed` alone, as in an encoder: its bias is then not trained.
 
     Call:
         x: float32 (B, T, D); with `embed` int32 (B, T), ids of words.
-        targets: as of `VocabularySoftmax`.
+        targets: as in `VocabularySoftmax`.
         embed: give the vectors of words instead of logits.
 
-    Returns: logits as of `VocabularySoftmax`; with `embed` float32 (B, T, D).
+    Returns: logits as in `VocabularySoftmax`; with `embed` float32 (B, T, D).
 
     >>> layer = TiedSoftmax(1000, 4)
     >>> layer(layer(ops.ones((2, 3), "int32"), embed=True)).shape

@@ -40,7 +40,7 @@ class SpanMean(Layer):
 
     Call:
         sequence: float32 (B, T, D).
-        marks: int32 (B, M, 2), as of `MarkIndicator`.
+        marks: int32 (B, M, 2), as in `MarkIndicator`.
 
     Returns: float32 (B, M, D), zero where a span is (0, 0).
 
@@ -68,7 +68,7 @@ class SpanPooling(Layer):
 
     Call:
         sequence: float32 (B, T, D).
-        marks: int32 (B, M, 2), as of `MarkIndicator`.
+        marks: int32 (B, M, 2), as in `MarkIndicator`.
 
     Returns: float32 (B, M, 3 D), zero where a span is (0, 0).
 

@@ -57,7 +57,7 @@ class WindowMean(Layer):
 
     Call:
         x: float32 (B, P + 2 W, D), the words of a block.
-        windows: int32 (B, P, 2), as of `window_mask`.
+        windows: int32 (B, P, 2), as in `window_mask`.
 
     Returns: float32 (B, P, D); zero where the window is empty.
 
@@ -85,7 +85,7 @@ class SubwordEmbedding(Embedding):
     Args:
         input_dim, output_dim: rows and width of the table.
         subwords: the rows of each word, whose ids are 0 to `len(subwords)` - 1.
-        **kwargs: as of `keras.layers.Embedding`.
+        **kwargs: as in `keras.layers.Embedding`.
 
     Call:
         inputs: int32 (B, T), ids of words.

@@ -46,7 +46,7 @@ def search(
     Args:
         step: runs the model of this name of `models.decoder.Decoder`.
         memory, mask, state: of each text, what `start` gives, and the mask of its inputs.
-        begin, end, never: as of `text.beam.search`.
+        begin, end, never: as in `text.beam.search`.
         max_length: int32 (B,), tokens of a sequence at most, the end included.
         beams: int32 (B,), hypotheses that are kept.
         alpha: (B,), of the length penalty.

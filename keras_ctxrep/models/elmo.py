@@ -272,7 +272,7 @@ def forward_language_model(config: Config, vocabulary_size: int, bilm: keras.Mod
     any length: with <S> as its first word, and the state of zeros, at the beginning of each sentence.
 
     Args:
-        config, vocabulary_size: as of `language_model`.
+        config, vocabulary_size: as in `language_model`.
         bilm: the `language_model`, without `streams`, whose forward half it is: its own token layer and softmax, and
             copies of its LSTMs, which Keras does not let give their state in one of two models alone. None: random
             weights.

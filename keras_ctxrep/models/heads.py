@@ -63,7 +63,7 @@ def regress(encoder: keras.Model, **kwargs) -> keras.Model:
 
     Args:
         encoder: a model with the encoders' outputs.
-        kwargs: `mix`, `dropout` and `l2` as of `classify`.
+        kwargs: `mix`, `dropout` and `l2` as in `classify`.
 
     Returns: {"logits": float32 (B, 1)}, the number itself.
 
@@ -174,7 +174,7 @@ def coreference(
         dropout: on the tokens' vectors and in the feed-forward network.
         l2: on the weights of the mix.
 
-    Call: as `encoder`, and {"marks": int32 (B, 3, 2)}: pronoun, A and B, as of `layers.MarkIndicator`.
+    Call: as `encoder`, and {"marks": int32 (B, 3, 2)}: pronoun, A and B, as in `layers.MarkIndicator`.
 
     Returns: {"logits": float32 (B, 3)}, of A, of B and of neither.
 
@@ -214,7 +214,7 @@ def mixes(
         encoder: a model with the encoders' outputs; `encoder.trainable = False` trains the mixes alone.
         count: number of mixes.
         dropout: on each mix (AllenNLP's default).
-        l2, layer_norm, top_only, weights: as of `layers.ScalarMix`.
+        l2, layer_norm, top_only, weights: as in `layers.ScalarMix`.
 
     Call: as `encoder`.
 
@@ -247,7 +247,7 @@ def embed(encoder: keras.Model, pooling: str = "mean", normalize: bool = False, 
 
     Args:
         encoder: a model with the encoders' outputs.
-        pooling: "mean", "max" or "cls" of the top layer, as of `layers.MaskedPooling`; or "pooler": its pooled output,
+        pooling: "mean", "max" or "cls" of the top layer, as in `layers.MaskedPooling`; or "pooler": its pooled output,
             of an encoder without one the mean.
         normalize: scale the vector to length 1.
         dims: cut the vector to its first numbers, before it is scaled; None: all.

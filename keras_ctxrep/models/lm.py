@@ -180,7 +180,7 @@ def encoder(config: Config) -> keras.Model:
     Args:
         config: of the language model, with `vocabulary_size`; weights of layers of the same names are the same.
 
-    Call: {"token_ids": int32 (B, T), "mask": int32 (B, T), the real tokens first}, as of `text.units.TokenFeatures`.
+    Call: {"token_ids": int32 (B, T), "mask": int32 (B, T), the real tokens first}, as in `text.units.TokenFeatures`.
 
     Returns: {"layers": N x float32 (B, T, D), layer 0 being the vectors of the tokens; "sequence": the top layer;
         "pooled": float32 (B, D), the top layer at the last token, which has read the whole text (Radford et al. 2018,

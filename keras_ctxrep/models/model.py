@@ -28,7 +28,7 @@ class Model(keras.Model):
     * what cannot work on several replicas is refused when `fit` begins, with what to use instead.
 
     Args:
-        inputs, outputs, name: as of `keras.Model`.
+        inputs, outputs, name: as in `keras.Model`.
 
     Attributes:
         microbatches: parts of each replica's batch that are computed one after another. Their gradients are summed,

@@ -194,14 +194,14 @@ def cbow(
     it is the mean of the words' means; fastText takes that of all their rows.
 
     Args:
-        config, window, centres, noise, subwords: as of `skipgram`.
+        config, window, centres, noise, subwords: as in `skipgram`.
 
-    Call: as of `skipgram`.
+    Call: as in `skipgram`.
 
     Returns: {"logits": float32 (B, P, 1 + S)}.
 
     Raises:
-        ValueError: as of `skipgram`.
+        ValueError: as in `skipgram`.
 
     >>> model = cbow(Config(words=9, width=8), window=2, centres=4, noise=3)
     >>> model.output["logits"].shape

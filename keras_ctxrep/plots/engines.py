@@ -12,7 +12,7 @@ def draw_layers(rows: Sequence[dict], out: str | Path) -> None:
     """Draws what each layer of a model costs when it alone is quantized.
 
     Args:
-        rows: as of `keras_ctxrep_tflite.acceptance.sensitivity`.
+        rows: as in `keras_ctxrep_tflite.acceptance.sensitivity`.
         out: FILE.png (.svg, .pdf).
     """
     check_drawable(out)
@@ -32,7 +32,7 @@ def draw_engines(rows: Sequence[dict], out: str | Path) -> None:
     """Draws engines by size and median latency, both on logarithmic axes, each with its quality.
 
     Args:
-        rows: as of `keras_ctxrep_tflite.compare.compare`.
+        rows: as in `keras_ctxrep_tflite.compare.compare`.
         out: FILE.png (.svg, .pdf).
     """
     check_drawable(out)

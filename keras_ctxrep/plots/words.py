@@ -106,7 +106,7 @@ def senses(folder: str | Path, word: str, data: str | Path, out: str | Path, lay
         word: its first occurrence in each sentence is taken.
         data: labelled sentences, as for classification; a label is a sense.
         out: FILE.png (.svg, .pdf).
-        layer: as of `neighbours`.
+        layer: as in `neighbours`.
 
     Returns: {"coordinates": float (K, 2), "labels": K senses, "variance": fractions on the two axes, "accuracy",
         "recall": accuracy for each sense, "majority": fraction of the most frequent sense}.

@@ -28,7 +28,7 @@ class Survey:
     used: Counter = field(default_factory=Counter)  #: label -> how often it is used
     labels: tuple[str, ...] = ()  #: all, in the order of the logits
     pairs: bool = False  #: the examples are pairs of texts
-    traits: set[Hashable] = field(default_factory=set)  #: as of `Task.traits`, of all examples
+    traits: set[Hashable] = field(default_factory=set)  #: as in `Task.traits`, of all examples
     words: Counter = field(default_factory=Counter)  #: word -> count, where embeddings are learned from them
 
 

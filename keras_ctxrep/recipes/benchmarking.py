@@ -86,7 +86,7 @@ def glue(
 
     Args:
         data: a folder with a folder of each set in its original files, or "tfds" for TensorFlow Datasets.
-        encoder, options: as of `finetune`; `evaluations` is 1 unless given: the weights at the end are scored.
+        encoder, options: as in `finetune`; `evaluations` is 1 unless given: the weights at the end are scored.
         out: the folder to write.
         sets: names in `glue_sets.SETS`, or in the table; None: all of the table, or all of GLUE that `data` has.
         table: a YAML file with sets of one's own in place of these: each name has `train` and `dev`, files in `data`,

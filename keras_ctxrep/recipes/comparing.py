@@ -23,11 +23,11 @@ def compare(
         folder: the model folder, which is the reference.
         artifacts: SavedModel folders and .tflite files.
         data: examples of the model's task.
-        columns: names of the columns in `data`, as of `Task.read`.
-        start: also start each engine in a process of its own, as of `keras_ctxrep_tflite.compare.start`.
+        columns: names of the columns in `data`, as in `Task.read`.
+        start: also start each engine in a process of its own, as in `keras_ctxrep_tflite.compare.start`.
         plot: FILE.png of size, latency and quality.
 
-    Returns: a dict for each engine, as of `keras_ctxrep_tflite.compare.compare`, and what agreement means for the task.
+    Returns: a dict for each engine, as in `keras_ctxrep_tflite.compare.compare`, and what agreement means for the task.
 
     Raises:
         ValueError: an artifact cannot be opened or is of another model, or the examples do not fit the model.

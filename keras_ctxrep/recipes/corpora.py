@@ -99,7 +99,7 @@ def token_features(
 
     Args:
         units: one of `keras_ctxrep.text.units.UNITS`.
-        options, corpus, read: as of `learned`.
+        options, corpus, read: as in `learned`.
         initial: the bundle of the model to start from, if any.
     """
     if initial is not None:

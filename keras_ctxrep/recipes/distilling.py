@@ -54,16 +54,16 @@ def distill(
 
     Args:
         teacher: a fine-tuned model folder.
-        data, dev, out, report, announce: as of `finetune`.
+        data, dev, out, report, announce: as in `finetune`.
         encoder: the student's encoder, a model folder; None: a fresh one of the `size`.
         options: or its fields as keywords.
-        task_options: as of `finetune`; those that are not given are the teacher's.
+        task_options: as in `finetune`; those that are not given are the teacher's.
 
     Returns: the evaluations on `dev`.
 
     Raises:
         TypeError: there is no such option.
-        ValueError: as of `finetune`, or the teacher was not fine-tuned, has a CRF or does not know a label.
+        ValueError: as in `finetune`, or the teacher was not fine-tuned, has a CRF or does not know a label.
     """
     return Distilling(teacher, data, dev, out, encoder, options, task_options).train(report, announce)
 

@@ -19,7 +19,7 @@ def export(
 
     Args:
         folder: a task model or an encoder; of a pretraining model the encoder is exported.
-        out, windows, keep, tflite: as of `keras_ctxrep_export.saved_model.export`.
+        out, windows, keep, tflite: as in `keras_ctxrep_export.saved_model.export`.
 
     Returns: the folder of the new version.
     """

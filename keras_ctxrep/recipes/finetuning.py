@@ -79,7 +79,7 @@ def finetune(
     threshold of no answer is chosen there. A file is read again in every epoch and need not fit into memory.
 
     Args:
-        data, dev: labelled examples, as of `reading.read`: a file, "tfds:NAME:SPLIT", columns, a table, or objects;
+        data, dev: labelled examples, as in `reading.read`: a file, "tfds:NAME:SPLIT", columns, a table, or objects;
             labels are those of `data`; others in `dev` count as errors, and are warned of. `dev` may also be a
             fraction, e.g. 0.1: as much of `data`, which is then held in memory, is drawn at random by the seed, and not
             trained on.
@@ -89,7 +89,7 @@ def finetune(
         task: name of one of `tasks.TASKS`.
         report: called with each evaluation.
         announce: called once, before the training, with lines about what will be done, and why.
-        callbacks: as of `training.fit.fit`; the record of the run does not name them.
+        callbacks: as in `training.fit.fit`; the record of the run does not name them.
         options: or its fields as keywords.
         task_options: the task's own `Options`, a dict of its fields, or these as keywords.
 
@@ -313,7 +313,7 @@ class Run:
         return replace(survey, count=count)
 
     def loss(self, survey: Survey) -> Any:
-        """The loss, as of `Task.loss`."""
+        """The loss, as in `Task.loss`."""
         counts = {label: survey.used[label] for label in survey.labels}
         rows = min(self.options.batch_size, survey.count)
         return self.task.loss(self.task_options, counts, survey.traits, rows)

@@ -19,7 +19,7 @@ class Layout:
         train: rows to learn from.
         dev: what figures are of -> rows to score; the first is also scored in training.
         test: name of a submission's file -> rows without labels.
-        columns: of the labelled files, as of `reading.read`; those with numbers have no header.
+        columns: of the labelled files, as in `reading.read`; those with numbers have no header.
     """
 
     train: str

@@ -146,8 +146,8 @@ def open_index(folder: str | Path, encoder: "str | Path | Encoder | None" = None
 
     Args:
         folder: of the index.
-        encoder: as of `index` (default: the one that made it, where it was then).
-        engine: of the encoder's folder, as of `inference.model.load`; "auto" encodes a query that comes alone without
+        encoder: as in `index` (default: the one that made it, where it was then).
+        engine: of the encoder's folder, as in `inference.model.load`; "auto" encodes a query that comes alone without
             TensorFlow.
 
     Raises:

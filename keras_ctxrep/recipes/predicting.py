@@ -45,7 +45,7 @@ def predict(
 ) -> None:
     """Writes the answers of a model to the lines of a text, or to the rows of a file, as soon as there is one.
 
-    With several processes or a runner, the answers to lines are written to a folder, as of
+    With several processes or a runner, the answers to lines are written to a folder, as in
     `predicting_parts.predict_parts`.
 
     Args:
@@ -145,7 +145,7 @@ def as_table(task: Task, form: str) -> Callable[[Answered], str]:
     """A function to lines of a table, the first time with a header; of a CoNLL sentence its words and their labels.
 
     The columns are those of the first row and those of `Task.cells`. With the form "csv" they are separated by commas,
-    with quotes as of RFC 4180; with "tsv" by tabs, and tabs and line ends within a value become spaces.
+    with quotes as in RFC 4180; with "tsv" by tabs, and tabs and line ends within a value become spaces.
     """
     header: list[str] = []
     _line = partial(_row, form)

@@ -47,7 +47,7 @@ def predict_parts(
     `out`, and all machines must see both folders and the artifact under the same paths.
 
     Args:
-        artifact, source, threads, report: as of `predict`.
+        artifact, source, threads, report: as in `predict`.
         out: the folder.
         options: `processes` or `runner`, and `part_lines`; the search.
 

@@ -42,7 +42,7 @@ def prepare(corpus: Sequence[str | Path], out: str | Path, family: str = "bert",
     processes need the usual `if __name__ == "__main__":`.
 
     Args:
-        corpus: as of `pretrain`.
+        corpus: as in `pretrain`.
         out: the folder: train-*.tfrecord, valid.tfrecord, vocab.txt and prepared.json, which is written last.
         family: "bert" or "elmo".
         options: or its fields as keywords.

@@ -61,7 +61,7 @@ def pretrain(
             `prepare` wrote, but for "lm".
         out: the model folder; an interrupted run resumes from the checkpoint in it.
         report: called with each evaluation.
-        callbacks: as of `training.fit.fit`; the record of the run does not name them.
+        callbacks: as in `training.fit.fit`; the record of the run does not name them.
         options: or its fields as keywords; `steps` or `minutes` is needed. `init` gives size, heads and, for BERT, the
             vocabulary, of ELMo the softmax if it has one over the same vocabulary. Adagrad's `learning_rate` stays at
             its peak.

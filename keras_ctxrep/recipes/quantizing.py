@@ -21,7 +21,7 @@ class Quantized:
     Attributes:
         size: bytes of the .tflite file; 0 if it was converted already.
         float_layers: the layers that are float32.
-        rows: of Keras and of the file, as of `keras_ctxrep_tflite.compare.compare`; empty without data.
+        rows: of Keras and of the file, as in `keras_ctxrep_tflite.compare.compare`; empty without data.
     """
 
     size: int
@@ -48,14 +48,14 @@ def tflite(
     Args:
         folder: a task model or an encoder; for a page alone also a .tflite file.
         out: FILE.tflite; None: the file is in the page's folder alone.
-        lengths: tokens per signature, as of `keras_ctxrep_tflite.quantize.convert`.
+        lengths: tokens per signature, as in `keras_ctxrep_tflite.quantize.convert`.
         data: examples of the model's task.
-        web, litertjs: folders of the page and of LiteRT, as of `keras_ctxrep_tflite.page.write_page`.
+        web, litertjs: folders of the page and of LiteRT, as in `keras_ctxrep_tflite.page.write_page`.
         report: with `explain` called with what each layer costs, and the picture of it, FILE.layers.png.
         options: number format, calibration, layers in float32, bound, `explain`; or its fields as keywords.
 
     Raises:
-        ValueError: neither `out` nor `web`, or as of `quantize.convert`, `quantize.build` and `page.write_page`.
+        ValueError: neither `out` nor `web`, or as in `quantize.convert`, `quantize.build` and `page.write_page`.
     """
     if out is None and web is None:
         raise ValueError("out or web is needed: where to write the model")

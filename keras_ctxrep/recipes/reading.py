@@ -67,11 +67,11 @@ def read_unlabelled(
     """The rows of a file or of a prepared data set, values by name, each with its example, which has no label.
 
     Args:
-        task, columns, skipped: as of `read`; the columns of labels need not exist.
+        task, columns, skipped: as in `read`; the columns of labels need not exist.
         data: a file, or "tfds:NAME:SPLIT".
 
     Raises:
-        ValueError, ImportError: as of `read`.
+        ValueError, ImportError: as in `read`.
     """
     if isinstance(data, str) and data.startswith(TFDS):
         task.reading.check_columns(columns)
@@ -86,7 +86,7 @@ def in_memory(
     """Data that can be read again and again: a file or a data set's name as it is, anything else as a list of examples.
 
     Args:
-        task, data, columns, skipped: as of `read`.
+        task, data, columns, skipped: as in `read`.
     """
     return data if isinstance(data, (str, Path)) else [*read(task, data, columns, skipped)]
 

@@ -67,7 +67,7 @@ def score(
     Args:
         folder: a model folder, or of a task model also a SavedModel or a .tflite file; or a `Model`, with its present
             weights.
-        data: labelled examples for a task model, as of `reading.read`; a text file for a language model.
+        data: labelled examples for a task model, as in `reading.read`; a text file for a language model.
         batch_size: texts computed together; no figure depends on it, but with `carry_state`.
         carry_state: a biLM: carry the state through the text in `batch_size` streams, as in training with `unroll` and
             in bilm-tf; else every sentence is scored by itself.

@@ -96,7 +96,7 @@ def http_server(
     """Uvicorn with the application of a model, which closes connections that are slow.
 
     Args:
-        served, limits, hosts: as of `server.application`.
+        served, limits, hosts: as in `server.application`.
 
     Raises:
         ImportError: Starlette or Uvicorn is not installed.
@@ -144,7 +144,7 @@ def http_server(
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket that accepts connections; errors as of `serve`."""
+    """A socket that accepts connections; errors as in `serve`."""
     if not 0 <= port <= _PORTS:
         raise ValueError(f"port={port}: 0 to {_PORTS}; 0 is any that is free")
     try:
@@ -164,7 +164,7 @@ def opened(path: str | Path, name: str | None = None) -> Served:
 
 
 class _Source:
-    """Where the versions of a model come from; errors as of `serve`."""
+    """Where the versions of a model come from; errors as in `serve`."""
 
     def __init__(self, path: str | Path, name: str | None):
         self.path = Path(zoo.find(path))

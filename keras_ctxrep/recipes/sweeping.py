@@ -95,13 +95,13 @@ def sweep(
         seeds: runs of each combination, with the seeds from `seed` on.
         report: called with each evaluation.
         announce: called with a line about each run when it begins, e.g. "run 2 of 9: learning_rate=3e-05,seed=1".
-        data, dev, encoder, task, task_options: as of `finetune`; a fraction as `dev` is drawn once.
+        data, dev, encoder, task, task_options: as in `finetune`; a fraction as `dev` is drawn once.
         options: or its fields as keywords. `tensorboard` gets a folder for each run.
 
     Returns: the combinations, the best one first.
 
     Raises:
-        TypeError, ValueError: as of `finetune`, for any of the runs before the first one begins; or an option that
+        TypeError, ValueError: as in `finetune`, for any of the runs before the first one begins; or an option that
             cannot be swept, or several machines.
     """
     _check(grid, seeds)

@@ -30,14 +30,14 @@ class Reader:
 
     Args:
         task: what they are examples of.
-        columns: as of `Task.read`.
-        skipped: as of `Task.read`.
+        columns: as in `Task.read`.
+        skipped: as in `Task.read`.
         labels: those that are known; an example with others is given too, and they are warned of once; none: any. A
             label that is the same number as one of them, 1.0 as 1, is that one.
         pairs: whether they are pairs of texts; None: if the first one is.
 
     Call:
-        data, split: as of `reading.read`.
+        data, split: as in `reading.read`.
 
     Raises:
         ValueError: an example has no label, or is a pair where the others are not, or nothing can be computed of it;
@@ -117,7 +117,7 @@ def fitting(
     skipped: list[str] | None = None,
     split: str = "train",
 ) -> Iterator[Any]:
-    """The examples that a model can learn from or be compared with, as of `Reader`."""
+    """The examples that a model can learn from or be compared with, as in `Reader`."""
     return Reader(tasks.of_model(bundle), columns, skipped, bundle.labels, bundle.pairs)(data, split)
 
 

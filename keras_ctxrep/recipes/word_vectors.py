@@ -74,7 +74,7 @@ class WordTable:
         return self._nearest(unit(vectors[:1] - vectors[1:2] + vectors[2:]), [a, b, c], k)
 
     def score_analogies(self, path: str | Path) -> dict:
-        """The fraction of analogies whose fourth word is nearest to b - a + c, as of `analogy`.
+        """The fraction of analogies whose fourth word is nearest to b - a + c, as in `analogy`.
 
         Mikolov et al. 2013, https://arxiv.org/abs/1301.3781, section 4.1, whose file is questions-words.txt: lines
         ": name of a section" and "a b c d". As there, questions with a word that is not in the vocabulary do not count.

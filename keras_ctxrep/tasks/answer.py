@@ -18,7 +18,7 @@ from keras_ctxrep.text.files import checked_text
 
 __all__ = ["Answer", "Options", "Question", "answer_positions", "answers_in_graph", "null_threshold"]
 
-PADDING = -1e4  # the logit of a masked token, as of `models.heads.answer`
+PADDING = -1e4  # the logit of a masked token, as in `models.heads.answer`
 UNANSWERABLE = "unanswerable"  # a trait of the training data: some questions have no answer
 
 
@@ -289,7 +289,7 @@ def answers_in_graph(outputs: dict, windows: Any, settings: dict) -> dict:
     Args:
         outputs: the model's "start_logits" and "end_logits", float32 (R, T).
         windows: the model's input, `keras_ctxrep_export.text_ops.Windows`.
-        settings: as of `Answer.settings`.
+        settings: as in `Answer.settings`.
 
     Returns: "answer" string (B,), "start" and "end" int32 (B,) in characters, "score" and "null_score" float32 (B,).
     """

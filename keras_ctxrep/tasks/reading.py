@@ -112,7 +112,7 @@ class Reading:
         return replace(self, columns=names, trained=dict(columns))
 
     def names(self, columns: Columns | None) -> dict[str, tuple[str, ...]]:
-        """Field -> names of its column or key in a file; `columns` as of `read`."""
+        """Field -> names of its column or key in a file; `columns` as in `read`."""
         return {**self.columns, **{field: (name,) for field, name in (columns or {}).items()}}
 
     def read(self, path: str | Path, columns: Columns | None = None, skipped: list[str] | None = None) -> Iterator[Any]:
@@ -124,7 +124,7 @@ class Reading:
           official JSON of SQuAD 1.1 and 2.0, https://rajpurkar.github.io/SQuAD-explorer/. Several labels are a list,
           or a string with commas between them.
         - .parquet: the same, by pyarrow; rows instead of lines are named in messages.
-        - .csv of tasks over texts: with a header, separated by commas or semicolons, quotes as of RFC 4180.
+        - .csv of tasks over texts: with a header, separated by commas or semicolons, quotes as in RFC 4180.
         - .txt of tasks over texts, unless it has `columns` or a header with tabs: one text a line, without a label.
         - other files for tasks over words: CoNLL columns, split by tabs, else by spaces; a word a line, the tag last,
           an empty line between sentences. All lines have the same number of columns, and there is no header.
@@ -159,7 +159,7 @@ class Reading:
     def from_unlabelled_rows(
         self, source: str, rows: files.FileRows, columns: Columns | None = None, skipped: list[str] | None = None
     ) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """Rows and their examples as of `read_unlabelled`; arguments are those of `from_rows`."""
+        """Rows and their examples as in `read_unlabelled`; arguments are those of `from_rows`."""
         columns = self._of_inputs(columns)
         hidden = {name.casefold() for field in self.labelled for name in self.columns[field]} - {*columns.values()}
         return self._parsed(source, rows, columns, skipped, hidden)
@@ -175,7 +175,7 @@ class Reading:
         Args:
             source: of the rows, for messages; None: they are Python objects.
             rows: (number, function to a row's values by name), see `text.files.FileRows`.
-            columns, skipped: as of `read`.
+            columns, skipped: as in `read`.
         """
         return (example for _, example in self._parsed(source, rows, columns, skipped))
 
@@ -208,7 +208,7 @@ class Reading:
         skipped: list[str] | None,
         hidden: Collection[str] = (),
     ) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """Rows and their examples, as of `from_rows`; these are made without the values of `hidden`, in lower case."""
+        """Rows and their examples, as in `from_rows`; these are made without the values of `hidden`, in lower case."""
         count, first, names, checked = 0, "", self.names(columns), False
         place = IN_PYTHON if source is None else source
         for number, read in rows:

@@ -1,4 +1,4 @@
-"""Tagging: one label for each word, as of named entities or parts of speech."""
+"""Tagging: one label for each word, such as named entities or parts of speech."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

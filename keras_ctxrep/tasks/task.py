@@ -93,7 +93,7 @@ class Metrics:
         scores: metrics by name, the main one first.
         errors: float (examples,), how bad each answer is; 0 is right.
         statistic: indices of examples -> the main metric of these alone, for its interval.
-        table, of, by_label: as of `EvaluationReport`.
+        table, of, by_label: as in `EvaluationReport`.
     """
 
     scores: dict[str, float]
@@ -227,7 +227,7 @@ class Task(InGraph):
         reading: how its examples are read from files.
         gold: the attribute of an example that holds the expected answer.
         reads: the inputs it asks of a family.
-        metrics: the metrics that may choose the best weights, as of `compute_metrics`, which leaves out those that do
+        metrics: the metrics that may choose the best weights, as in `compute_metrics`, which leaves out those that do
             not apply to the labels.
         smaller: those of them of which a smaller value is better.
         agrees: when two engines agree, in a few words.
@@ -412,7 +412,7 @@ class Task(InGraph):
         Args:
             options: of the class `Options`.
             counts: every label, in the order of the logits -> its frequency in the training data.
-            traits: of all training examples, as of `traits`.
+            traits: of all training examples, as in `traits`.
             rows: examples of a batch.
 
         Raises:
@@ -598,7 +598,7 @@ def confidence(answer: dict) -> dict[str, float]:
 
 
 def f1_table(kinds: Sequence[str], counts: np.ndarray) -> list[list[str]]:
-    """Precision, recall and F1 of each kind as rows of text; int (C, 3) as of `scores.counts`."""
+    """Precision, recall and F1 of each kind as rows of text; int (C, 3) as in `scores.counts`."""
     rows = zip(kinds, scores.precision_recall_f1(counts), counts[:, 2], strict=True)
     return [["", "precision", "recall", "f1", "support"]] + [
         [kind, *(f"{value:.3f}" for value in values), str(support)] for kind, values, support in rows

@@ -133,7 +133,7 @@ def generate(
         inputs: of the encoder, of a batch of texts, "mask" among them.
         options: `begin`, `end`, `max_length` and the others of `search`.
 
-    Returns: as of `search`.
+    Returns: as in `search`.
 
     >>> texts = {"mask": np.ones((2, 3), np.int32)}
     >>> start = lambda inputs: {"memory": np.zeros((2, 3, 1)), "state": np.zeros((2, 1))}

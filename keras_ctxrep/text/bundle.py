@@ -94,7 +94,7 @@ class Bundle:
         reads: what the task reads of a text.
         head: keyword arguments of the head.
         settings: the task's own settings for predictions.
-        pooling: how a vector of a text is made, as of `models.heads.embed`. "mean", of bundles without it too, unless
+        pooling: how a vector of a text is made, as in `models.heads.embed`. "mean", of bundles without it too, unless
             the model was trained on sentences with another.
         normalize: whether that vector is scaled to length 1.
         dims: numbers of that vector, the first ones, if not all.
@@ -325,7 +325,7 @@ def latest(path: str | Path) -> Path:
 
 
 def located(path: str | Path) -> tuple[Path, Bundle]:
-    """An artifact's folder or file, of a SavedModel that of its latest version, and its bundle, as of `load`."""
+    """An artifact's folder or file, of a SavedModel that of its latest version, and its bundle, as in `load`."""
     path = Path(path)
     path = latest(path) if path.is_dir() and not (path / NAME).is_file() else path
     return path, load(path)

@@ -689,7 +689,7 @@ def window_begins(size: int, room: int, stride: int) -> range:
     Args:
         size: tokens of the text.
         room: tokens of a window; the last one may have fewer.
-        stride: tokens from one window to the next, as of `window_step`.
+        stride: tokens from one window to the next, as in `window_step`.
 
     >>> [*window_begins(10, 4, 2)], [*window_begins(0, 4, 2)]
     ([0, 2, 4, 6], [0])

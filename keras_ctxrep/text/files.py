@@ -198,7 +198,7 @@ def _cells(raw: bytes | list[str] | csv.Error) -> list[str]:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str] | csv.Error]]:
-    """The records of a file as of RFC 4180, and the line where each begins; empty lines are left out.
+    """The records of a file as in RFC 4180, and the line where each begins; empty lines are left out.
 
     Commas or semicolons separate the fields, whichever the first line has more of outside quotes, or first.
     """
@@ -237,7 +237,7 @@ def _old_mac_csv(first: bytes) -> bool:
 
 
 def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, str]) -> FileRows:
-    """The rows of a file with a header: a .csv file as of RFC 4180; others tab-separated, and quotes are text.
+    """The rows of a file with a header: a .csv file as in RFC 4180; others tab-separated, and quotes are text.
 
     A .csv file whose first line has a tab is tab-separated too. A .txt file without `columns` and without a header with
     tabs is read as one text per line, under the first of `names`.
@@ -385,7 +385,7 @@ def conll(path: Path, header: Collection[str] | None = None) -> Iterator[tuple[i
             allowed = 0 if any(" " in name for name in names) else 1  # a word has no space, and may be "text"
             if header and not width and sum(name in header for name in names) > allowed:
                 raise ValueError(
-                    f"{path}:{number}: a header, as of a table with a text in each row; this task reads CoNLL columns, "
+                    f"{path}:{number}: a header, as in a table with a text in each row; this task reads CoNLL columns, "
                     "a word a line without a header, an empty line between sentences"
                 )
             width = (width if header else 0) or len(first)
@@ -466,7 +466,7 @@ def _whole_text(path: Path) -> str:
 
 
 def squad(path: Path, keys: Sequence[str]) -> FileRows:
-    """The questions of an official SQuAD file, parsed one article at a time, or of a file of objects, as of `objects`.
+    """The questions of an official SQuAD file, parsed one article at a time, or of a file of objects, as in `objects`.
 
     Args:
         path: FILE.json.

@@ -54,7 +54,7 @@ def character_error_rate(references: Sequence[Sequence[str]], texts: Sequence[st
 def bleu(references: Sequence[Sequence[str]], texts: Sequence[str]) -> Statistics:
     """Matches and counts of n-grams of 1 to 4 words, the words, and those of the nearest reference: (texts, 10).
 
-    Papineni et al. 2002, https://aclanthology.org/P02-1040/; words as of mteval-v13a, which is what sacrebleu reports
+    Papineni et al. 2002, https://aclanthology.org/P02-1040/; words as in mteval-v13a, which is what sacrebleu reports
     (Post 2018, https://arxiv.org/abs/1804.08771).
     """
     rows = []
@@ -99,7 +99,7 @@ def rouge(references: Sequence[Sequence[str]], texts: Sequence[str], kind: str =
     Lin 2004, https://aclanthology.org/W04-1013/: words are lower-case letters and digits, without stemming.
 
     Args:
-        references, texts: as of `word_error_rate`.
+        references, texts: as in `word_error_rate`.
         kind: "1", "2" or "l".
     """
 

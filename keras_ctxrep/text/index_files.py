@@ -195,8 +195,8 @@ def write(
         folder: a new folder, an empty one, or one of an index.
         batches: vectors of length 1, float32 (n, D), and the rows they are of.
         storage: one of `STORAGES`.
-        encoder: as of `Manifest`.
-        next_id: as of `Manifest`.
+        encoder: as in `Manifest`.
+        next_id: as in `Manifest`.
         graph: writes the graph of an approximate search of vectors (N, D) to a path; returns the name of its library,
             "" if it has written none.
         replaces: the manifest of the index that `batches` are made from, as it was when they were read.

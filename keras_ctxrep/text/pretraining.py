@@ -178,7 +178,7 @@ def stream_batch(
     """(inputs, targets, weights) of a biLM with `streams`, from a batch that `bptt_segments` yields.
 
     Args:
-        features, vocabulary, part: as of `language_model_batch`.
+        features, vocabulary, part: as in `language_model_batch`.
         batch: a segment for each stream.
 
     Returns: as `language_model_batch`, (B, T), with "char_ids_reverse" beside "char_ids", int32 (B, T, W).
@@ -475,7 +475,7 @@ def pretrainer_batch(
 
     Args:
         features: gives padding.
-        examples, part: of the batch, and the rows to return, as of `language_model_batch`.
+        examples, part: of the batch, and the rows to return, as in `language_model_batch`.
 
     Returns: inputs with "mlm_positions", int32 (B, P), padded with 0; targets {"mlm_logits": int32 (B, P),
         "nsp_logits": int32 (B,)}, 0 = the second segment follows, as published; weights with the same keys, those of

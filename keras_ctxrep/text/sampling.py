@@ -117,8 +117,8 @@ def sample(
 
     Args:
         logits: (V,), of a language model.
-        seed, step: as of `gumbel`.
-        temperature, top_k, top_p, min_p: as of `filtered`.
+        seed, step: as in `gumbel`.
+        temperature, top_k, top_p, min_p: as in `filtered`.
 
     >>> [sample(np.log([0.5, 0.3, 0.2]), seed=1, step=step) for step in range(8)]
     [0, 0, 0, 0, 0, 1, 1, 0]

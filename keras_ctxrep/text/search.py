@@ -45,7 +45,7 @@ class Hit(NamedTuple):
     Attributes:
         score: the cosine of its vector and the query's.
         number: of the row, from 0.
-        id, text, source, fields: as of `index_files.Row`.
+        id, text, source, fields: as in `index_files.Row`.
     """
 
     score: float
@@ -275,7 +275,7 @@ class Index:
         """An index of texts.
 
         Args:
-            texts, ids, fields, storage: as of the class.
+            texts, ids, fields, storage: see the class.
             encoder: what `keras_ctxrep.load` gives of a model folder, a SavedModel or a .tflite file of an encoder.
         """
         texts = check_texts(texts)

@@ -10,7 +10,7 @@ __all__ = ["UNITS", "TargetTokens", "learn"]
 
 UNITS = ("characters", "words", "subwords")
 MARKERS = WordFeatures.MARKERS  # <S>, </S> and <UNK>, the first tokens of every vocabulary
-SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # before a subword that begins a word, as of SentencePiece
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # before a subword that begins a word, as in SentencePiece
 LONGEST = 100  # characters of a word that are split into subwords
 
 
@@ -23,7 +23,7 @@ class TargetTokens:
 
     Args:
         units: "characters", "words" or "subwords".
-        vocab: <S>, </S> and <UNK>, then the tokens, as of `learn`.
+        vocab: <S>, </S> and <UNK>, then the tokens, as in `learn`.
 
     Attributes:
         strings: what each token adds to a text, with the space before it; a text's first space is left out.

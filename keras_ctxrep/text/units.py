@@ -252,7 +252,7 @@ class TokenFeatures:
         return batch | {"starts": starts_of(rows)} if self.starts else batch
 
     def inputs(self, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
-        """One batch of rows of ids, as of `prompt`."""
+        """One batch of rows of ids, as in `prompt`."""
         return padded(rows)
 
     def following(self, ids: Sequence[int]) -> list[list[int]]:
@@ -328,7 +328,7 @@ class SentenceTokens:
         return [[self.vocab[0 if token == self.end else token]] for token in ids]
 
     def strings(self, ids: Iterable[int], before: int | str) -> Iterator[str]:
-        """What each token adds to the text, whose last token is `before`, an id, or a word as of `prompt`."""
+        """What each token adds to the text, whose last token is `before`, an id, or a word as in `prompt`."""
         begins = before in (self.end, self.vocab[0])
         for token in ids:
             word = "\n" if token == self.end else self.vocab[token]

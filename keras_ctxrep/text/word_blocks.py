@@ -80,7 +80,7 @@ def encode_corpus(documents: Iterable[list[str]], folder: str | Path, lowercase:
     Args:
         documents: lists of sentences, which are split as `text.tokens.words` does.
         folder: to write, whole or not at all.
-        lowercase: as of `StaticFeatures`.
+        lowercase: as in `StaticFeatures`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -188,7 +188,7 @@ def blocks(
         corpus, counts: the text and the vocabulary.
         first: number of the first word.
         window: W.
-        sample: as of `kept`.
+        sample: as in `kept`.
         batch_size: blocks of a batch.
         seed: of all that is random.
         noise: S, noise words of a block.

@@ -26,7 +26,7 @@ class Metric:
     """The metric of a validation by which the best weights are chosen."""
 
     name: str
-    smaller_is_better: bool = False  #: as of a loss or a distance
+    smaller_is_better: bool = False  #: as for a loss or a distance
 
 
 @dataclass(frozen=True)

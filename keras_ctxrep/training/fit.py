@@ -98,7 +98,7 @@ def fit(
         validation: a data set, one pass of which is an evaluation, or a function from the model to metrics.
         eval_model: the model to evaluate, with layers of the same names, if not `model` itself. A biLM with a sampled
             softmax or with streams needs one.
-        loss: as of `compile`.
+        loss: as in `compile`.
         optimizer: the optimizer (default: `OptimizerSpec(AdamW)`).
         report: called with each evaluation's metrics.
         sources: a function from the number of a batch to the files and lines of its examples, for error messages.

@@ -42,8 +42,8 @@ class FrozenOutputs:
     are computed apart, so that nothing is stored of padding, which is zero as in an encoder's outputs.
 
     Args:
-        parts: of the model, as of `models.frozen.split`.
-        collate: function from rows to the model's inputs, as of `features.collate`.
+        parts: of the model, as in `models.frozen.split`.
+        collate: function from rows to the model's inputs, as in `features.collate`.
         folder: on whose disk the file is; it need not exist.
         limit: of the file in bytes (default: half of the free space).
 

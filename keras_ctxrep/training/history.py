@@ -75,7 +75,7 @@ def draw(folder: str | Path, history: Sequence[dict]) -> None:
     Losses are in one panel, each other figure in one of its own; a training figure and its "val_" share a panel.
 
     Args:
-        folder, history: as of `write`.
+        folder, history: as in `write`.
     """
     if not history or find_spec("matplotlib") is None:
         return

@@ -146,7 +146,7 @@ def collated(
 
     Args:
         batches: gives the batches from the first on, the same ones whenever it is called.
-        collate: as of `dataset`; within `distributed` it is also given the slice of the batch that it shall return.
+        collate: as in `dataset`; within `distributed` it is also given the slice of the batch that it shall return.
         seed: of the generators that `collate` is given, one for each batch.
         start, cardinality: batches left out at the beginning, which are not collated, and number of batches.
 
@@ -259,7 +259,7 @@ def running_text(
     """Batches of running text in the order of the documents, to train `elmo.language_model(..., streams=streams)` on.
 
     Args:
-        features, vocabulary, documents, sampled, start: as of `sentences`; nothing is cut.
+        features, vocabulary, documents, sampled, start: as in `sentences`; nothing is cut.
         streams: rows of a batch, over all replicas; row k continues row k of the previous batch.
         steps: words per row, 20 in the published model.
         epochs: passes over the text, to its last word; None: endless.
@@ -307,7 +307,7 @@ def running_tokens(
 
     Args:
         features: text to ids.
-        documents, streams, sampled, start, epochs: as of `running_text`.
+        documents, streams, sampled, start, epochs: as in `running_text`.
         steps: tokens per row.
 
     >>> features = TokenFeatures("words", ["<S>", "</S>", "<UNK>", "a", "b"])

@@ -71,7 +71,7 @@ class Progress(keras.callbacks.Callback):
         peak: of the learning rate, which follows `keras_ctxrep.training.schedule`; None: it is left as it is.
         evaluate: a function without arguments to metrics; None: no validation.
         metric: the one of these by which the best weights are chosen; None: the first, of which larger is better.
-        report, sources: as of `fit`.
+        report, sources: as in `fit`.
     """
 
     def __init__(

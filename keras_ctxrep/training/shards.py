@@ -93,7 +93,7 @@ class SplitSentences:
     """A biLM's text: documents of up to 100 sentences that are split into words.
 
     Call:
-        number, unit, copies: as of `MaskedPairs`; all passes over a unit are alike.
+        number, unit, copies: as in `MaskedPairs`; all passes over a unit are alike.
 
     Returns: the number of each pass, and its records with "sentences", the words of each joined by spaces.
     """
@@ -300,8 +300,8 @@ def make_on(runner: str, maker: Maker, units: Iterable[tuple[int, Unit]], option
     The units are first written to files, as large as the corpus, in a folder that all machines of the runner must see.
 
     Args:
-        runner, options: as of `parallel.run_on`.
-        maker, units: as of `make`.
+        runner, options: as in `parallel.run_on`.
+        maker, units: as in `make`.
 
     Raises:
         ValueError: the runner is not installed, or there is none of this name.

@@ -55,7 +55,7 @@ def scope(precision: str = "float32", strategy: str | tf.distribute.Strategy = "
 
     Args:
         precision: a Keras dtype policy, e.g. "mixed_bfloat16".
-        strategy: a name, as of `choose`, or a strategy of your own.
+        strategy: a name, as in `choose`, or a strategy of your own.
     """
     strategy_object = choose(strategy) if isinstance(strategy, str) else strategy
     policy = keras.mixed_precision.dtype_policy()

@@ -159,10 +159,10 @@ def load(name: str, cache: str | Path | None = None) -> "tuple[keras.Model, bund
     """The model of a published name and its bundle; it is downloaded unless it is in the package or in the cache.
 
     Args:
-        name, cache: as of `get`.
+        name, cache: as in `get`.
 
     Raises:
-        ValueError, OSError: as of `get`.
+        ValueError, OSError: as in `get`.
     """
     from keras_ctxrep import saving  # heavy, and not needed before
 

@@ -107,7 +107,7 @@ def push(
 ) -> dict[str, int]:
     """Uploads a model to the Hub, in one commit.
 
-    A BERT is uploaded in the form that `transformers` opens, as of `ctxrep convert --to huggingface`; a model of
+    A BERT is uploaded in the form that `transformers` opens, as in `ctxrep convert --to huggingface`; a model of
     another family, or with a head that `transformers` does not have, as its model folder, which `get` opens, with its
     card. run.json and checkpoints, which name files of this machine, stay here.
 
@@ -116,7 +116,7 @@ def push(
         name: hf://OWNER/NAME, which is made if it is not there, or hf://OWNER/NAME@BRANCH.
         dry_run: nothing is sent.
         private: of a repository that is made.
-        endpoint: as of `get`.
+        endpoint: as in `get`.
         report: called with a line about each file, and the address in the end.
 
     Returns: the files that are, or would be, in the commit: path -> bytes.

@@ -224,7 +224,7 @@ def test_answers_that_fit_the_bundle(task, row):
 
 @pytest.mark.parametrize("version", [None, 2])
 def test_the_folder_of_a_model_with_its_versions(tmp_path, version, capsys):
-    """As of `compare`, `predict` and `export --check`."""
+    """As in `compare`, `predict` and `export --check`."""
     for number in (2, 9, 10):
         extra = tmp_path / "stars" / str(number) / "assets.extra"
         extra.mkdir(parents=True)

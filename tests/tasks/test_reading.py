@@ -339,7 +339,7 @@ def squad(**changes):
         ("classify", "a.tsv", "pair_ID\tsentence_A\tsentence_B\trel\n1\ta b c\ta b c d\t4.5\n", {},
          r"e\.g\. --columns text=sentence_A pair=sentence_B, or,"),
         ("classify", "a.parquet", "PAR1", {}, r"a\.parquet: no readable Parquet file: "),
-        ("tag", "a.tsv", "text\tlabel\na b\tx\n", {}, r":1: a header, as of a table"),
+        ("tag", "a.tsv", "text\tlabel\na b\tx\n", {}, r":1: a header, as in a table"),
         ("tag", "a.tsv", "Review Text\tLabel\na b\tx\n", {}, r":1: a header"),
         ("tag", "a.conll", "a O\nb O\n\nc ORG\n\nd ORG call\n", {}, r":6: 3 columns where the words before have 2"),
         ("classify", "a.tsv", "text\tlabel\tid\tid\tlabel\n", {}, r":1: the header has 'label' twice"),

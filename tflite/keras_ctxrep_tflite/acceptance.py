@@ -47,7 +47,7 @@ def _summary(rows: Sequence[dict]) -> str:
 
 
 def section(rows: Sequence[dict], options: Tflite, float_layers: Sequence[str], data: str, count: int) -> str:
-    """The section of the model card on a file, from the rows of Keras and of the file, as of `compare.compare`."""
+    """The section of the model card on a file, from the rows of Keras and of the file, as in `compare.compare`."""
     lines = [
         bundles.TFLITE_FIGURES,
         "",
@@ -94,7 +94,7 @@ class Trial:
         return compare.measure(predictor, self.examples, self.reference, answers)
 
     def drop(self, names: Sequence[str]) -> float:
-        """What quantizing these weights loses, as of `drop`."""
+        """What quantizing these weights loses, as in `drop`."""
         return drop(self.measure(names), self.float32, self.task)
 
     def _answers(self, data: bytes) -> tuple[Any, list[dict]]:
@@ -124,7 +124,7 @@ def fewest(names: Sequence[str], trial: Trial, bound: float) -> list[str]:
     Args:
         names: layers, the most harmful first.
         trial: the model and the examples.
-        bound: largest drop, as of `drop`.
+        bound: largest drop, as in `drop`.
     """
     low, high = 0, len(names)  # with `high` layers in float32 the drop is within the bound
     while low < high:

@@ -28,7 +28,7 @@ def ranges(data: bytes, texts: Iterable[Mapping[str, np.ndarray]]) -> dict[str, 
 
     Args:
         data: a float32 model with named weights.
-        texts: its inputs, as of `inputs_of`.
+        texts: its inputs, as in `inputs_of`.
 
     Returns: name of a weight -> the ranges of its layer.
     """
@@ -81,7 +81,7 @@ def inputs_of(
         paths: text, a line each as `ctxrep predict --input` reads it, or rows of the model's task, by the suffix;
             compressed files too. The first 300 of each file are read.
         task, bundle: of the model.
-        columns: of rows, as of `Task.read`.
+        columns: of rows, as in `Task.read`.
 
     Raises:
         ValueError: a line is none that the model reads, or a file has no text.

@@ -197,7 +197,7 @@ def measure(
 ) -> dict[str, Any]:
     """Agreement of the answers to some examples with those of a reference, and their quality.
 
-    Returns: {"agreement", "difference", "metric", "quality"} as of `compare`, and "mean_difference".
+    Returns: {"agreement", "difference", "metric", "quality"} as in `compare`, and "mean_difference".
     """
     task = predictor.task
     labelled = all(getattr(example, task.gold) is not None for example in examples)

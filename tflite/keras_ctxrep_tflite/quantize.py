@@ -72,7 +72,7 @@ def convert(
             (as "dynamic", and dense layers with the fixed ranges of their activations on the texts of `calibrate`).
         lengths: tokens per signature, at most the model's own maximum. None: those of `LENGTHS` below it, and it; with
             `mediapipe` it alone.
-        calibrate: files of text for "int8", as of `calibration.inputs_of`.
+        calibrate: files of text for "int8", as in `calibration.inputs_of`.
         keep_float: weights that stay float32, or layers all of whose weights do, e.g. "layer_0/qkv", "pooler".
         mediapipe: of a BERT classifier or encoder: TextClassifier and TextEmbedder of MediaPipe run the file too, see
             `mediapipe.describe`; they read files of one length.
@@ -101,7 +101,7 @@ class Conversion:
     bundle: Bundle  #: of the model; its card has the measured metrics
     options: Tflite  #: number format and the rest
     float_layers: Sequence[str]  #: those that are float32
-    rows: Sequence[dict] = ()  #: of Keras and of the file, as of `compare.compare`; empty without data
+    rows: Sequence[dict] = ()  #: of Keras and of the file, as in `compare.compare`; empty without data
 
     def write(self, path: str | Path) -> Path:
         """Writes the file: the model, and the files of its bundle in a zip archive behind it."""
@@ -127,15 +127,15 @@ def build(
     OUT.rejected.tflite; of a file that is accepted, an earlier one is removed.
 
     Args:
-        folder, lengths: as of `convert`.
+        folder, lengths: as in `convert`.
         bundle: of the folder.
         out: the file to be written, which is named in messages; nothing is written there.
         options: number format, calibration, layers in float32, bound, and whether to measure each layer.
         data: examples of the model's task; None: nothing is measured.
-        report: called with what each layer costs, as of `acceptance.sensitivity`, with `options.explain`.
+        report: called with what each layer costs, as in `acceptance.sensitivity`, with `options.explain`.
 
     Raises:
-        ValueError: as of `convert`, or an option that needs data without it.
+        ValueError: as in `convert`, or an option that needs data without it.
         acceptance.Rejected: the drop is larger than allowed.
     """
     if bundle.generates or options.fill:

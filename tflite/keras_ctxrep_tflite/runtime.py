@@ -59,7 +59,7 @@ def load(path: str | Path, threads: int = 1) -> Predictor:
 
 
 def opened(path: str | Path, bundle: Bundle, threads: int = 1) -> Predictor:
-    """The predictor of a file, as of `load`, of which the bundle is read already."""
+    """The predictor of a file, as in `load`, of which the bundle is read already."""
     with _opened(path, threads) as model:
         with _naming(path, "its bundle cannot be used", COPY):
             task = tasks.SERVED.get(bundle.task)  # a `Predictor` refuses one without answers
@@ -77,7 +77,7 @@ def generator(path: str | Path, bundle: Bundle, threads: int = 1) -> Generator:
     """What generates text by the signature "step" of a file, of a language model in one direction.
 
     Args:
-        path, threads: as of `load`.
+        path, threads: as in `load`.
         bundle: of the file.
 
     Raises:
@@ -93,7 +93,7 @@ def filler(path: str | Path, bundle: Bundle, threads: int = 1) -> Filler:
     """What names words for the masks of texts by a file of a masked language model.
 
     Args:
-        path, threads: as of `load`.
+        path, threads: as in `load`.
         bundle: of the file.
 
     Raises:

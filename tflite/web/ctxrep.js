@@ -337,7 +337,7 @@ export class Predictor {
   }
 
   /**
-   * The text that the model writes for a text, as of `predict`, and where it looked.
+   * The text that the model writes for a text, as in `predict`, and where it looked.
    *
    * @param {string} text
    * @returns {Promise<import("./translation.js").Translation & {attention: import("./translation.js").Attention}>}

@@ -18,7 +18,7 @@ export function checkTop(top) {
 
 /** A list of vectors that is searched exactly, by cosine. The vectors are copied. */
 export class Index {
-  /** @param {Iterable<ArrayLike<number>>} vectors of one length, as of `Predictor.encode` */
+  /** @param {Iterable<ArrayLike<number>>} vectors of one length, as in `Predictor.encode` */
   constructor(vectors = []) {
     this.size = 0; // vectors
     this.width = 0; // numbers of each

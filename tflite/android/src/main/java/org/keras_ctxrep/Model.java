@@ -162,7 +162,7 @@ public final class Model implements AutoCloseable {
      * @param documents an index of vectors of {@link #encode}
      * @param top at most so many
      * @return of equal cosines the lower row first
-     * @throws IllegalArgumentException as of {@link #encode}, the text has no words, or {@code top} is below 1
+     * @throws IllegalArgumentException as in {@link #encode}: the text has no words, or {@code top} is below 1
      */
     public List<Index.Match> search(String query, Index documents, int top) {
         Index.checkTop(top);
@@ -176,7 +176,7 @@ public final class Model implements AutoCloseable {
      * @param query the text
      * @param documents the texts
      * @param top at most so many
-     * @throws IllegalArgumentException as of {@link #encode}, a text has no words, or {@code top} is below 1
+     * @throws IllegalArgumentException as in {@link #encode}: a text has no words, or {@code top} is below 1
      */
     public List<Index.Match> search(String query, List<String> documents, int top) {
         Index.checkTop(top);
