@@ -113,6 +113,8 @@ def check(config: Any) -> None:
     """
     hints = annotations(type(config))
     for entry in fields(config):
+        if entry.metadata.get("hidden"):  # a function
+            continue
         value = getattr(config, entry.name)
         checked = check_value(entry.name, value, hints[entry.name], entry.metadata.get("range"))
         if checked is not value:

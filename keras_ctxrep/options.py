@@ -41,6 +41,7 @@ __all__ = [
     "option",
 ]
 
+LENGTHS = (16, 32, 64, 128, 256)  # of .tflite files, in tokens: those below the model's own, which is the last one
 QUANTIZATIONS = ("none", "float16", "dynamic", "int8")  # number formats of .tflite files
 WORDS = "words"  # in place of the folder of an encoder or of extra embeddings: learned from the training data
 CHARACTERS = "characters"  # in place of the folder of an encoder: embeddings of characters, learned with the task
@@ -200,12 +201,13 @@ class Options:
         check(self)
 
     def plain(self, neutral: bool = True) -> dict[str, Any]:
-        """All fields by name, as JSON has them: paths as strings.
+        """All options by name, as JSON has them: paths as strings; without the arguments of a command.
 
         Args:
             neutral: with those that the result of a run does not depend on.
         """
-        names = [entry.name for entry in fields(self) if neutral or not entry.metadata.get("neutral")]
+        entries = [entry for entry in fields(self) if not entry.metadata.get("argument")]
+        names = [entry.name for entry in entries if neutral or not entry.metadata.get("neutral")]
         values = {name: getattr(self, name) for name in names}
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
@@ -297,8 +299,8 @@ class Text(Seeded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading(Options):
-    """How labelled files are read."""
+class Columns(Options):
+    """The columns of labelled files."""
 
     columns: Mapping[str, str] | None = option(
         None,
@@ -308,7 +310,6 @@ class Reading(Options):
         metavar="NAME=COLUMN",
         nargs="+",
     )
-    skip_bad: bool = option(False, "skip malformed rows, and list them", "data")
 
     def __post_init__(self):
         for name in ("columns", "dev_columns"):
@@ -316,6 +317,13 @@ class Reading(Options):
                 named = {key: str(value) if type(value) is int else value for key, value in columns.items()}
                 object.__setattr__(self, name, named)
         super().__post_init__()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(Columns):
+    """How labelled files are read."""
+
+    skip_bad: bool = option(False, "skip malformed rows, and list them", "data")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -827,7 +835,7 @@ class Indexing(Reading):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tflite(Reading):
+class Tflite(Columns):
     """Options of .tflite files."""
 
     quantize: str = option(

@@ -3,131 +3,15 @@
 import argparse
 import io
 import json
-import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from keras_ctxrep import options
-from keras_ctxrep.cli.command import (
-    FOLDER,
-    Command,
-    Usage,
-    output,
-    positive,
-    positive_float,
-    print_error,
-    print_line,
-    read_sentences,
-    table,
-)
+from keras_ctxrep.cli.command import Command, positive, positive_float
 from keras_ctxrep.cli.flags import Flags, given, options_of
-
-
-def _export(args: argparse.Namespace) -> None:
-    values = given(args)
-    path = values.pop("check", None)
-    if path is not None:
-        if values:
-            raise Usage("export: --check PATH checks an export that is there; leave out the rest")
-        from keras_ctxrep_export import saved_model
-
-        version, counts = saved_model.check(path)
-        print(f"{version}: {', '.join(f'{count} {name}' for name, count in counts.items())} as they were exported")
-        return
-    if "folder" not in values or "out" not in values:
-        raise Usage("export: FOLDER and --out BASE/NAME are needed, or --check PATH")
-    from keras_ctxrep.recipes.exporting import export
-
-    print(export(**values))
-
-
-def _export_flags(flags: Flags) -> None:
-    flags.add("folder", FOLDER, model=True, nargs="?")
-    flags.add("--out", "where TF Serving looks for versions", metavar="BASE/NAME")
-    flags.add(
-        "--windows",
-        "classify, multilabel, regress: read a long text in overlapping windows, and give the mean or the maximum of "
-        "their probabilities (default: the text is cut)",
-        choices=("mean", "max"),
-    )
-    flags.add(
-        "--tflite",
-        "a .tflite file of the same model, written with --data: the model card has what it loses",
-        metavar="FILE.tflite",
-    )
-    flags.add("--keep", "remove all versions but the N highest, in the end", type=positive, metavar="N")
-    flags.add(
-        "--check",
-        "instead: replay the manifest of an export, BASE/NAME or a version of it: hashes, signatures, answers",
-        metavar="PATH",
-    )
-
-
-def _tflite(args: argparse.Namespace) -> None:
-    values = given(args)
-    if "web" not in values and ("out" not in values or "litertjs" in values):
-        raise Usage("tflite: --out FILE.tflite or --web FOLDER is needed; --litertjs is for --web")
-    if "max_drop" in values and "data" not in values:
-        raise Usage("tflite: --max-drop is for --data")
-    from keras_ctxrep.recipes.quantizing import tflite
-    from keras_ctxrep_tflite import acceptance, compare
-
-    def report(rows: list[dict], picture) -> None:
-        print(f"{table(acceptance.layers_table(rows))}\n{picture}: the same as a picture")
-
-    written = tflite(**values, report=report)
-    if written.size:
-        print(f"{values.get('out', 'the model')}: {written.size / 1e6:.2f} MB")
-    if written.float_layers:
-        print(f"in float32: {', '.join(written.float_layers)}")
-    if written.rows:
-        print(table(compare.engines_table(written.rows)))
-    if "web" in values:
-        print(f"{args.web}: serve it with `python -m http.server --directory {shlex.quote(args.web)}`")
-
-
-def _lengths(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: whole numbers with commas between them, 16,64 for example"
-        ) from None
-
-
-def _tflite_flags(flags: Flags) -> None:
-    from keras_ctxrep_tflite import quantize
-
-    default = ",".join(map(str, quantize.LENGTHS))
-    flags.add("folder", FOLDER, model=True)
-    flags.add("--out", "the file to write", metavar="FILE.tflite", writes=True)
-    flags.add(
-        "--lengths",
-        "input lengths, in tokens; a text runs at the smallest that holds it, and is cut if none does (default: "
-        f"{default} up to the length of the model, and that itself)",
-        type=_lengths,
-        metavar="N,N,...",
-    )
-    flags.add(
-        "--web",
-        "write a folder for any static server: a web page that runs the model in the browser; FOLDER may also be a "
-        "FILE.tflite then",
-        metavar="FOLDER",
-    )
-    flags.add(
-        "--litertjs",
-        "with --web: node_modules/@litertjs of `npm install @litertjs/core`, copied into the page's folder (default: "
-        "the page loads LiteRT from a CDN)",
-        metavar="FOLDER",
-    )
-    flags.add(
-        "--data",
-        "examples of the model's task: the file is measured on them against Keras, and its figures are written into "
-        "the model card in it",
-        metavar="FILE",
-    )
-    flags.add_options(options.Tflite, without=("skip_bad",))
+from keras_ctxrep.commands.command import Usage
+from keras_ctxrep.commands.printing import output, print_error, print_line, read_sentences
 
 
 def _predict(args: argparse.Namespace) -> None:
@@ -154,25 +38,6 @@ def _predict(args: argparse.Namespace) -> None:
         threads=args.threads,
         report=lambda message: print_error(f"ctxrep: {message}"),
     )
-
-
-def _generate(args: argparse.Namespace) -> None:
-    from keras_ctxrep import recipes
-
-    out = output()
-    chosen = options_of(options.Generation, args)
-    texts = recipes.generate(args.model, args.prompt, options=chosen)
-    out.write(args.prompt)
-    for text in texts:
-        out.write(text)
-        out.flush()
-    out.write("\n")
-
-
-def _generate_flags(flags: Flags) -> None:
-    flags.add("model", "a language model: a model folder", model=True)
-    flags.add("--prompt", "the text to continue (default: none, the beginning of a text)", default="", metavar="TEXT")
-    flags.add_options(options.Generation)
 
 
 def _predict_flags(flags: Flags) -> None:
@@ -279,30 +144,6 @@ def _client_flags(flags: Flags) -> None:
     flags.add("--dry-run", "print the requests, JSON or gRPC's message as text, and send nothing", action="store_true")
 
 
-def _compare(args: argparse.Namespace) -> None:
-    from keras_ctxrep.recipes.comparing import compare
-    from keras_ctxrep_tflite.compare import engines_table, lengths_table
-
-    values = given(args)
-    as_json = values.pop("json")
-    rows, agreement = compare(**values)
-    if as_json:
-        print(json.dumps(rows))
-        return
-    print(f"{table(engines_table(rows))}\n\n{table(lengths_table(rows))}")
-    print(f"\n{agreement}; in brackets: the difference in points, its 95% interval")
-
-
-def _compare_flags(flags: Flags) -> None:
-    flags.add("folder", "the model folder, which is the reference", model=True)
-    flags.add("artifacts", "SavedModel folders and .tflite files", nargs="+")
-    flags.add("--data", "examples of the model's task", required=True, metavar="FILE")
-    flags.add_options(options.Reading, without=("skip_bad",))
-    flags.add("--start", "also start each engine in a process: time to the first answer, memory", action="store_true")
-    flags.add("--plot", "a picture of size, latency and quality", metavar="FILE.png", writes=True)
-    flags.add("--json", "print one JSON array", action="store_true")
-
-
 def _demo(args: argparse.Namespace) -> None:
     from keras_ctxrep.demo.run import run
 
@@ -378,19 +219,6 @@ COMMANDS = {
         "served without a restart. It is no production server: that is TensorFlow Serving. Needs the extra [serve].",
         tensorflow=lambda args: False,  # it is loaded when the port is open
     ),
-    "export": Command(
-        _export,
-        _export_flags,
-        "write a SavedModel for TF Serving",
-        "Writes the next version, BASE/NAME/1, 2, ..., with raw strings as its input; a README.md in it has the lines\n"
-        "to run and to ask it, and BASE/model.config lists the models for the server. Or, with --check, tests one.",
-    ),
-    "tflite": Command(
-        _tflite,
-        _tflite_flags,
-        "write a .tflite file for phones and boards",
-        "One file that holds the model, its vocabulary and its labels. With --web also a web page that runs it.",
-    ),
     "predict": Command(
         _predict,
         _predict_flags,
@@ -407,15 +235,6 @@ COMMANDS = {
         "  ctxrep predict mine.tflite --input lines.txt --runner spark --out answers",
         tensorflow=lambda args: not args.artifact.endswith(".tflite") and args.engine != options.AUTO,
     ),
-    "generate": Command(
-        _generate,
-        _generate_flags,
-        "continue a text by a language model",
-        "Prints the prompt and what a model of `ctxrep pretrain lm` samples after it, token by token. The same seed\n"
-        "gives the same text, in every engine.\n\n"
-        '  ctxrep generate lm --prompt "The river" --temperature 0.8 --top-p 0.9 --length 50',
-        tensorflow=lambda args: not args.model.endswith(".tflite"),
-    ),
     "client": Command(
         _client,
         _client_flags,
@@ -423,13 +242,6 @@ COMMANDS = {
         "Prints one JSON object for each text: the outputs of the signature. A text is an argument or a line of\n"
         "standard input. Runs without TensorFlow; gRPC needs the extra [serving].",
         tensorflow=lambda args: False,
-    ),
-    "compare": Command(
-        _compare,
-        _compare_flags,
-        "agreement, quality, size and latency of a model's exports",
-        "Runs the same texts through a model folder and its exports. Latencies are of single texts,\n"
-        "alternating between the engines.",
     ),
     "demo": Command(
         _demo,

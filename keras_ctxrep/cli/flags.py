@@ -3,7 +3,7 @@
 import argparse
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import Field, fields
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any, TypeVar, get_args, get_origin
@@ -82,15 +82,20 @@ class Flags:
             defaults: field -> its default in words, where another module decides it.
             family: of pretraining, whose options alone get flags.
         """
-        for entry in fields(options):
+        for entry in sorted(fields(options), key=lambda entry: not entry.metadata.get("argument")):
             families = entry.metadata.get("families")
-            skip = entry.name in without or entry.name in self._actions
+            skip = entry.name in without or entry.name in self._actions or entry.metadata.get("hidden")
             if skip or (family is not None and families is not None and family not in families):
                 continue
             details, types = entry.metadata, [kind for kind in kinds(entry.type) if kind is not NoneType]
             arguments: dict[str, Any] = {name: details[name] for name in ("metavar", "nargs") if name in details}
             if bool in types:
-                arguments["action"] = argparse.BooleanOptionalAction  # so that a flag overrides a configuration file
+                # with --no-NAME a flag overrides a configuration file
+                plain = details.get("argument")
+                arguments["action"] = "store_const" if plain else argparse.BooleanOptionalAction
+                arguments |= {"const": True} if plain else {}
+            elif "parse" in details:
+                arguments["type"] = _reporting(details["parse"])
             elif details["range"].choices:
                 arguments["choices"] = details["range"].choices
             elif get_origin(types[0]) is not None:
@@ -101,11 +106,17 @@ class Flags:
                 arguments = {"metavar": _METAVARS.get(types[0], "NAME"), "type": parse} | arguments
             default = (defaults or {}).get(entry.name, entry.default)
             text = families[family] if families is not None and family is not None else details["help"]
-            no_note = default is None or default is False or "default:" in text
+            no_note = default in (None, False, "", MISSING) or "default:" in text
             note = "" if no_note else f" (default: {default})"
             help = f"{prefix}{text}{note}"
-            flag = f"--{entry.name.replace('_', '-')}"
-            self.add(flag, help, details.get("group", group), details.get("model", False), default=None, **arguments)
+            flag = details.get("flag", f"--{entry.name.replace('_', '-')}")
+            if flag is None:  # positional
+                flag, arguments["metavar"] = entry.name, details.get("metavar")
+            else:
+                arguments |= {"dest": entry.name} if entry.name not in flag.replace("-", "_") else {}
+                arguments |= {"required": True} if entry.default is MISSING else {}
+            kind = {name: details.get(name, False) for name in ("model", "writes")}
+            self.add(flag, help, details.get("group", group), **kind, default=None, **arguments)
             self._fields[entry.name] = entry
 
     def leave_out(self, name: str) -> str:
@@ -229,6 +240,18 @@ def _parser_of(entry: Field, kind: Callable[[str], Any]) -> Callable[[str], Any]
 
     parse.__name__ = getattr(kind, "__name__", "")  # the name in argparse's message
     return parse
+
+
+def _reporting(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A function from an argument's text to its value, whose ValueError argparse prints."""
+
+    def parse_argument(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse_argument
 
 
 class _Merged(argparse.Action):

@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from keras_ctxrep.cli import deployment, models, search, training, vectors
-from keras_ctxrep.cli.command import Command, Kind, Usage, print_error
+from keras_ctxrep.cli.command import Command, Kind, subcommand
 from keras_ctxrep.cli.flags import Flags, first_positional
+from keras_ctxrep.commands import COMMANDS as DECLARED
+from keras_ctxrep.commands.command import Usage
+from keras_ctxrep.commands.printing import print_error
 from keras_ctxrep.inference.silence import end_silently, leave_out_unused, start_tensorflow
 from keras_ctxrep.options import LEARNED
 from keras_ctxrep.version import __version__, install_hint
@@ -32,6 +35,7 @@ Contextual text representations in Keras, from raw text to TF Serving and to the
 
 
 COMMANDS = training.COMMANDS | vectors.COMMANDS | search.COMMANDS | models.COMMANDS | deployment.COMMANDS
+COMMANDS |= {name: subcommand(declared) for name, declared in DECLARED.items()}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -179,7 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.run(args)
         return 0
     except Usage as error:
-        parser()[0].error(str(error))
+        name = args.command if args.command in DECLARED else None
+        (_parser_of(name) if name else parser()[0]).error(str(error))
     except BrokenPipeError:  # the reader of the output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -197,6 +202,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------- details
+
+
+def _parser_of(name: str) -> argparse.ArgumentParser:
+    flags = parser(name)[1]
+    assert flags is not None
+    return flags.parser
 
 
 # module -> what installs it; else "tf"

@@ -3,34 +3,11 @@
 import argparse
 import json
 
-from keras_ctxrep.cli.command import Command, Usage, print_error, print_line, table
+from keras_ctxrep.cli.command import Command
 from keras_ctxrep.cli.flags import Flags
+from keras_ctxrep.commands.command import Usage
+from keras_ctxrep.commands.printing import print_error, print_line, table
 from keras_ctxrep.inference.silence import start_tensorflow
-
-
-def _convert(args: argparse.Namespace) -> None:
-    if (args.source_format is None) == (args.target_format is None):
-        raise Usage("convert: give either --from or --to")
-    if args.pairs and args.source_format != "huggingface":
-        raise Usage("convert: --pairs is for --from huggingface")
-    from keras_ctxrep import recipes
-    from keras_ctxrep.zoo.folders import warnings_reported
-
-    with warnings_reported(lambda line: print_error(f"ctxrep: {line}")):
-        summary = recipes.convert(args.source, args.out, args.source_format, args.target_format, args.pairs)
-    print_line(f"{args.out}: {summary}")
-
-
-def _convert_flags(flags: Flags) -> None:
-    formats = ("allennlp", "google", "huggingface", "kerashub", "vectors")
-    flags.add(
-        "source", "published weights (a folder, or the weight file); with --to, a model folder or name of the zoo"
-    )
-    flags.add("--from", "the format that is read", choices=formats, dest="source_format")
-    written = ("allennlp", "huggingface", "kerashub", "word2vec", "word2vec-binary", "fasttext")
-    flags.add("--to", "the format that is written", choices=written, dest="target_format")
-    flags.add("--pairs", "huggingface: the classifier reads pairs, which its files do not record", action="store_true")
-    flags.add("--out", "the folder to write; of word vectors the file", required=True, metavar="FOLDER")
 
 
 def _zoo(args: argparse.Namespace) -> None:
@@ -120,19 +97,6 @@ def _zoo_flags(flags: Flags) -> None:
 
 
 COMMANDS = {
-    "convert": Command(
-        _convert,
-        _convert_flags,
-        "published weights to a model folder, and back",
-        "With --from, reads published weights and writes a model folder; with --to, reads a model folder and writes\n"
-        "the published format, and prints which heads were there.\n"
-        "  allennlp     the options.json and hdf5 of AllenNLP and bilm-tf: ELMo\n"
-        "  google       bert_config.json and a TensorFlow 1 checkpoint: BERT\n"
-        "  huggingface  config.json and safetensors of `transformers`: BERT\n"
-        "  kerashub     a preset of KerasHub, by its folder or name: BERT\n"
-        "  vectors      word2vec text and binary, GloVe, fastText .vec and .bin: static word vectors, read\n"
-        "  word2vec, word2vec-binary, fasttext (.bin)                       static word vectors, written",
-    ),
     "zoo": Command(
         _zoo,
         _zoo_flags,

@@ -10,8 +10,10 @@ from typing import Any
 
 from keras_ctxrep import options
 from keras_ctxrep.checks import printable
-from keras_ctxrep.cli.command import Command, Usage, positive, print_error, print_line, read_sentences
+from keras_ctxrep.cli.command import Command, positive
 from keras_ctxrep.cli.flags import Flags, options_of
+from keras_ctxrep.commands.command import Usage
+from keras_ctxrep.commands.printing import print_error, print_line, read_sentences
 
 _ENCODER = "a model folder, a SavedModel, a .tflite file of an encoder, or a name of `ctxrep zoo list`"
 

@@ -8,19 +8,10 @@ from functools import partial
 from types import MappingProxyType
 
 from keras_ctxrep import options
-from keras_ctxrep.cli.command import (
-    FOLDER,
-    Command,
-    Kind,
-    Usage,
-    positive,
-    print_error,
-    print_evaluation,
-    print_line,
-    short,
-    table,
-)
+from keras_ctxrep.cli.command import Command, Kind, positive
 from keras_ctxrep.cli.flags import Flags, file_or_fraction, grid, options_of, values_of
+from keras_ctxrep.commands.command import FOLDER, Usage
+from keras_ctxrep.commands.printing import print_error, print_evaluation, print_line, short, table
 from keras_ctxrep.models import tuning
 
 MINUTES = 30.0  # of pretraining and of distillation from text, unless --steps is given

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from keras_ctxrep import options
-from keras_ctxrep.cli.command import FOLDER, Command, Usage, positive, print_line, read_sentences
+from keras_ctxrep.cli.command import Command, positive
 from keras_ctxrep.cli.flags import Flags, options_of, pairs
 from keras_ctxrep.cli.search import answer_texts
+from keras_ctxrep.commands.command import FOLDER, Usage
+from keras_ctxrep.commands.printing import print_line, read_sentences
 
 
 def _embed(args: argparse.Namespace) -> None:

@@ -56,7 +56,7 @@ STUDENT = "0,2"  # layers of the shipped encoder that the distilled one starts w
 FOUND = 3  # hits among which the right one has to be
 # what one might ask, in other words than the documentation's -> where the answer is
 QUESTIONS = {
-    "make the network smaller for a phone": ("keras_ctxrep_tflite.quantize", "keras_ctxrep.recipes.quantizing"),
+    "make the network smaller for a phone": ("keras_ctxrep_tflite.quantize", "keras_ctxrep.commands.tflite"),
     "let a little student learn from a big teacher": (
         "keras_ctxrep.recipes.distilling",
         "keras_ctxrep.recipes.encoder_dist",

@@ -1,8 +1,10 @@
-"""Modules under the names they had until 0.2, which warn; the next minor version but one removes this folder."""
+"""Modules under the names they had before, which warn; the next minor version but one removes this folder."""
 
 import importlib
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 
@@ -23,3 +25,15 @@ def moved(old: str, *new: str) -> Callable[[str], Any]:
         raise AttributeError(f"module {old!r} has no attribute {name!r}")
 
     return get
+
+
+def move_modules(package: str, modules: Mapping[str, str]) -> None:
+    """Keeps modules importable under their old names.
+
+    Args:
+        package: in which they were.
+        modules: old name in it -> name of the module that has their contents now.
+    """
+    for old, new in modules.items():
+        module = sys.modules[f"{package}.{old}"] = ModuleType(f"{package}.{old}")
+        vars(module)["__getattr__"] = moved(module.__name__, new)

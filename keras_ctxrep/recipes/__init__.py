@@ -5,21 +5,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keras_ctxrep.deprecated import move_modules
+
 if TYPE_CHECKING:
+    from keras_ctxrep.commands.compare import compare
+    from keras_ctxrep.commands.convert import convert
+    from keras_ctxrep.commands.export import export
+    from keras_ctxrep.commands.generate import generate
+    from keras_ctxrep.commands.tflite import tflite
     from keras_ctxrep.recipes.benchmarking import glue
-    from keras_ctxrep.recipes.comparing import compare
-    from keras_ctxrep.recipes.converting import convert
     from keras_ctxrep.recipes.distilling import distill
     from keras_ctxrep.recipes.embedding import embed
     from keras_ctxrep.recipes.encoder_distilling import distill_encoder
-    from keras_ctxrep.recipes.exporting import export
     from keras_ctxrep.recipes.finetuning import finetune
-    from keras_ctxrep.recipes.generating import generate
     from keras_ctxrep.recipes.indexing import ask, index, open_index
     from keras_ctxrep.recipes.predicting import predict
     from keras_ctxrep.recipes.preparing import prepare
     from keras_ctxrep.recipes.pretraining import pretrain
-    from keras_ctxrep.recipes.quantizing import tflite
     from keras_ctxrep.recipes.scoring import score, score_sentences
     from keras_ctxrep.recipes.static_distilling import distill_static
     from keras_ctxrep.recipes.static_pretraining import pretrain_static
@@ -51,34 +53,45 @@ __all__ = [
 ]
 
 _MODULES = {  # imported when a function is first used: predictions with a .tflite file need no TensorFlow
-    "ask": "indexing",
-    "compare": "comparing",
-    "convert": "converting",
-    "distill": "distilling",
-    "distill_encoder": "encoder_distilling",
-    "distill_static": "static_distilling",
-    "embed": "embedding",
-    "export": "exporting",
-    "finetune": "finetuning",
-    "generate": "generating",
-    "glue": "benchmarking",
-    "index": "indexing",
-    "open_index": "indexing",
-    "predict": "predicting",
-    "prepare": "preparing",
-    "pretrain": "pretraining",
-    "pretrain_static": "static_pretraining",
-    "score": "scoring",
-    "score_sentences": "scoring",
-    "sweep": "sweeping",
-    "tflite": "quantizing",
+    "ask": "keras_ctxrep.recipes.indexing",
+    "compare": "keras_ctxrep.commands.compare",
+    "convert": "keras_ctxrep.commands.convert",
+    "distill": "keras_ctxrep.recipes.distilling",
+    "distill_encoder": "keras_ctxrep.recipes.encoder_distilling",
+    "distill_static": "keras_ctxrep.recipes.static_distilling",
+    "embed": "keras_ctxrep.recipes.embedding",
+    "export": "keras_ctxrep.commands.export",
+    "finetune": "keras_ctxrep.recipes.finetuning",
+    "generate": "keras_ctxrep.commands.generate",
+    "glue": "keras_ctxrep.recipes.benchmarking",
+    "index": "keras_ctxrep.recipes.indexing",
+    "open_index": "keras_ctxrep.recipes.indexing",
+    "predict": "keras_ctxrep.recipes.predicting",
+    "prepare": "keras_ctxrep.recipes.preparing",
+    "pretrain": "keras_ctxrep.recipes.pretraining",
+    "pretrain_static": "keras_ctxrep.recipes.static_pretraining",
+    "score": "keras_ctxrep.recipes.scoring",
+    "score_sentences": "keras_ctxrep.recipes.scoring",
+    "sweep": "keras_ctxrep.recipes.sweeping",
+    "tflite": "keras_ctxrep.commands.tflite",
 }
+
+move_modules(
+    __name__,
+    {
+        "comparing": "keras_ctxrep.commands.compare",
+        "converting": "keras_ctxrep.commands.convert",
+        "exporting": "keras_ctxrep.commands.export",
+        "generating": "keras_ctxrep.commands.generate",
+        "quantizing": "keras_ctxrep.commands.tflite",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | None = None) -> list[dict]:

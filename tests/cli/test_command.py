@@ -5,8 +5,8 @@ import json
 import pytest
 
 from keras_ctxrep import saving
-from keras_ctxrep.cli import command
 from keras_ctxrep.cli.main import main
+from keras_ctxrep.commands import printing as command
 from keras_ctxrep.zoo import cache as cache_module
 from keras_ctxrep.zoo import entries
 from tests import tiny

@@ -18,7 +18,7 @@ from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write, temporary_folder
 from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.options import Tflite
+from keras_ctxrep.options import LENGTHS, Tflite
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.pairs import PAIR
@@ -31,7 +31,6 @@ T = TypeVar("T")
 HALF_MINUTE = 30.0
 TOLERANCE = 1e-3  # of a converted model's first outputs, relative to the largest of them or to 1
 POSITIONS = 4  # masks that a masked language model answers in one call
-LENGTHS = (16, 32, 64, 128, 256)  # those below the model's own, which is the last one
 
 
 def convert(

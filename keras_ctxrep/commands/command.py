@@ -1,0 +1,103 @@
+"""What a command is: a frozen dataclass whose fields are its arguments and its flags, with `run` and `show`."""
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from keras_ctxrep.checks import Range
+from keras_ctxrep.options import Options, unknown_option
+
+P = ParamSpec("P")
+R = TypeVar("R")
+FOLDER = "a model folder, or a name of `ctxrep zoo list` that is here"
+
+
+class Usage(ValueError):
+    """Arguments that contradict each other; the command line ends with status 2."""
+
+
+@dataclass(frozen=True)
+class Command(Options, Generic[R]):
+    """A command: `ctxrep NAME` on the command line, a function in `keras_ctxrep.recipes`.
+
+    The docstring is the help: its first line in the list of commands, the paragraphs up to "Returns:" in its own.
+    """
+
+    def run(self) -> R:
+        """Does the work."""
+        raise NotImplementedError
+
+    def show(self, result: R) -> None:
+        """Prints the result of `run`."""
+
+    def needs_tensorflow(self) -> bool:
+        """Whether TensorFlow is imported at once, without the lines that it prints."""
+        return True
+
+
+def argument(help: str, default: Any = MISSING, flag: str | None = None, kw_only: bool = False, **metadata: Any) -> Any:
+    """A field that is an argument of a command and no option: it is not kept among the options of a run.
+
+    Args:
+        help: one line.
+        default: of an argument that may be left out.
+        flag: --NAME, or -N; None: it is positional on the command line.
+        kw_only: it has to be named in Python.
+        metadata: as in `options.option`, and `parse`, the function from a word to the value; `writes=True`: a file that
+            the command writes, which need not exist; `shown`: the default in words, where another module decides it.
+    """
+    allowed = Range(**{name: metadata.pop(name) for name in ("choices", "above", "least") if name in metadata})
+    metadata |= {"help": help, "range": allowed, "argument": True, "flag": flag}
+    return field(default=default, kw_only=kw_only, metadata=metadata)
+
+
+def in_python(default: Any = None) -> Any:
+    """A field without a flag: a function that is called with what a command reports, for example."""
+    return field(default=default, metadata={"hidden": True, "argument": True, "neutral": True})
+
+
+def help_of(command: type[Command]) -> tuple[str, str]:
+    """The line of a command in the list of commands, and its description."""
+    first, _, rest = inspect.cleandoc(command.__doc__ or "").partition("\n")
+    description = re.split(r"^(?:Returns|Raises|Warns):|^>>> ", rest, maxsplit=1, flags=re.MULTILINE)[0].strip()
+    return first[0].lower() + first[1:].rstrip("."), description or first
+
+
+class _Runs(Protocol[R]):
+    def run(self) -> R: ...
+
+
+def function(command: Callable[P, _Runs[R]], name: str) -> Callable[P, R]:
+    """A function that makes a command of its arguments and runs it; `options=` has values of some fields.
+
+    Raises:
+        TypeError: (the function) there is no such option; the message names the nearest one.
+    """
+    kind: Any = command
+    entries: dict[str, Field] = {entry.name: entry for entry in fields(kind)}
+    signature = inspect.signature(kind)
+
+    @functools.wraps(kind.run)
+    def recipe(*args: Any, options: Options | None = None, **given: Any) -> Any:
+        if unknown := next((key for key in given if key not in entries), None):
+            raise unknown_option(name, unknown, entries)
+        values = {} if options is None else {each.name: getattr(options, each.name) for each in fields(options)}
+        return kind(**values | signature.bind_partial(*args, **given).arguments).run()
+
+    recipe.__name__ = recipe.__qualname__ = name
+    recipe.__doc__ = _documented(kind, signature)
+    vars(recipe)["__signature__"] = signature.replace(return_annotation=inspect.signature(kind.run).return_annotation)
+    return recipe  # pyright: ignore[reportReturnType]
+
+
+def _documented(kind: type[Command], signature: inspect.Signature) -> str:
+    """The docstring of a command with what each of its fields is."""
+    helps = {entry.name: entry.metadata.get("help") for entry in fields(kind)}
+    listed = "\n".join(f"    {name}: {helps[name]}" for name in signature.parameters if helps[name])
+    head, *tail = re.split(
+        r"^(?=(?:Returns|Raises|Warns):)", inspect.cleandoc(kind.__doc__ or ""), maxsplit=1, flags=re.M
+    )
+    return "\n\n".join([head.rstrip(), f"Args:\n{listed}", *tail])

@@ -1,0 +1,69 @@
+"""`ctxrep compare`: agreement, quality, size and latency of a model's exports."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_ctxrep.commands.command import Command, argument, function
+from keras_ctxrep.commands.printing import table
+from keras_ctxrep.options import Columns
+
+__all__ = ["Compare", "compare"]
+
+
+@dataclass(frozen=True)
+class Compare(Columns, Command[tuple[list[dict], str]]):
+    """Agreement, quality, size and latency of a model's exports.
+
+    Runs the same texts through a model folder and its exports. Latencies are of single texts,
+    alternating between the engines.
+
+    Returns: a dict for each engine, as in `keras_ctxrep_tflite.compare.compare`, and what agreement means for the task.
+
+    Raises:
+        ValueError: an artifact cannot be opened or is of another model, or the examples do not fit the model.
+    """
+
+    folder: str | Path = argument("the model folder, which is the reference", model=True)
+    artifacts: Sequence = argument("SavedModel folders and .tflite files", nargs="+")
+    data: str | Path = argument("examples of the model's task", flag="--data", metavar="FILE")
+    start: bool = argument(
+        "also start each engine in a process: time to the first answer, memory", False, "--start", kw_only=True
+    )
+    plot: str | Path | None = argument(
+        "a picture of size, latency and quality", None, "--plot", metavar="FILE.png", writes=True, kw_only=True
+    )
+    json: bool = argument("print one JSON array", False, "--json", kw_only=True)
+
+    def run(self) -> tuple[list[dict], str]:
+        from keras_ctxrep.inference.engines import open_engine
+        from keras_ctxrep_tflite import compare
+
+        if self.plot is not None:
+            from keras_ctxrep.plots.drawing import check_drawable
+
+            check_drawable(self.plot)
+        engines = [open_engine(path) for path in (self.folder, *self.artifacts)]
+        task = engines[0].predictor.task
+        rows = compare.compare(engines, list(task.read(self.data, self.columns)))
+        if self.start:
+            rows = [row | compare.start(engine.path) for engine, row in zip(engines, rows, strict=True)]
+        if self.plot is not None:
+            from keras_ctxrep.plots.engines import draw_engines
+
+            draw_engines(rows, self.plot)
+        return rows, f"agreement with {engines[0].name}: {task.agrees}"
+
+    def show(self, result: tuple[list[dict], str]) -> None:
+        from keras_ctxrep_tflite.compare import engines_table, lengths_table
+
+        rows, agreement = result
+        if self.json:
+            print(json.dumps(rows))
+            return
+        print(f"{table(engines_table(rows))}\n\n{table(lengths_table(rows))}")
+        print(f"\n{agreement}; in brackets: the difference in points, its 95% interval")
+
+
+compare = function(Compare, "compare")

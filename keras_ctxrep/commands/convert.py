@@ -1,0 +1,86 @@
+"""`ctxrep convert`: published weights to a model folder, and a model folder to a published format."""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_ctxrep.commands.command import Command, Usage, argument, function
+from keras_ctxrep.commands.printing import print_line
+
+__all__ = ["Convert", "convert"]
+
+READ = ("allennlp", "google", "huggingface", "kerashub", "vectors")
+WORD_VECTORS = ("word2vec", "word2vec-binary", "fasttext")
+WRITTEN = ("allennlp", "huggingface", "kerashub", *WORD_VECTORS)
+
+
+@dataclass(frozen=True)
+class Convert(Command[str]):
+    """Published weights to a model folder, and back.
+
+    With --from, reads published weights and writes a model folder; with --to, reads a model folder and writes
+    the published format, and prints which heads were there.
+      allennlp     the options.json and hdf5 of AllenNLP and bilm-tf: ELMo
+      google       bert_config.json and a TensorFlow 1 checkpoint: BERT
+      huggingface  config.json and safetensors of `transformers`: BERT
+      kerashub     a preset of KerasHub, by its folder or name: BERT
+      vectors      word2vec text and binary, GloVe, fastText .vec and .bin: static word vectors, read
+      word2vec, word2vec-binary, fasttext (.bin)                       static word vectors, written
+
+    Returns: a summary of the model.
+
+    Raises:
+        ValueError: both formats or neither, or what `read` and `write` of the format's module refuse.
+        ImportError: a package that the format needs is not installed.
+
+    Warns:
+        UserWarning: a part of the published weights is not in the model.
+    """
+
+    source: str | Path = argument(
+        "published weights (a folder, or the weight file); with --to, a model folder or name of the zoo"
+    )
+    out: str | Path = argument("the folder to write; of word vectors the file", flag="--out", metavar="FOLDER")
+    source_format: str | None = argument("the format that is read", None, "--from", choices=READ)
+    target_format: str | None = argument("the format that is written", None, "--to", choices=WRITTEN)
+    pairs: bool = argument("huggingface: the classifier reads pairs, which its files do not record", False, "--pairs")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if (self.source_format is None) == (self.target_format is None):
+            formats = f"source_format={self.source_format}, target_format={self.target_format}"
+            raise Usage(f"{formats}: give either --from or --to")
+        if self.pairs and self.source_format != "huggingface":
+            raise Usage("--pairs is for --from huggingface")
+
+    def run(self) -> str:
+        from keras_ctxrep import saving, zoo
+        from keras_ctxrep.atomic import atomic_folder, check_folder
+        from keras_ctxrep.convert import bert, vectors
+        from keras_ctxrep.text.bundle import CARD
+        from keras_ctxrep.training import checkpoints, runs
+
+        if self.target_format in WORD_VECTORS:
+            model, bundle = saving.load(zoo.find(self.source))
+            vectors.write(self.out, model, bundle, self.target_format)
+            return f"{len(bundle.vocab) - 1:,} words of {bundle.config['width']} dimensions"
+        check_folder(self.out)
+        converter = importlib.import_module(f"keras_ctxrep.convert.{self.source_format or self.target_format}")
+        if self.source_format:
+            model, bundle = converter.read(self.source, **({"pairs": True} if self.pairs else {}))
+            # the card and the record of an earlier model are not those of this one
+            with atomic_folder(self.out, without=(CARD, runs.NAME)) as folder:
+                saving.save(folder, model, bundle)
+            checkpoints.remove(self.out)
+        else:
+            model, bundle = saving.load(zoo.find(self.source))
+            converter.write(self.out, model, bundle)
+        if "heads" in bundle.config:
+            return bert.summary(model, bundle)
+        return f"{bundle.task}: {model.count_params() / 1e6:.1f} million weights"
+
+    def show(self, result: str) -> None:
+        print_line(f"{self.out}: {result}")
+
+
+convert = function(Convert, "convert")

@@ -1,0 +1,144 @@
+"""`ctxrep tflite`: a .tflite file of a model folder, measured before it is accepted, and a web page that runs it."""
+
+import os
+import shlex
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from keras_ctxrep import options
+from keras_ctxrep.commands.command import FOLDER, Command, Usage, argument, function, in_python
+from keras_ctxrep.commands.printing import table
+
+__all__ = ["Quantized", "Tflite", "tflite"]
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """What was written.
+
+    Attributes:
+        size: bytes of the .tflite file; 0 if it was converted already.
+        float_layers: the layers that are float32.
+        rows: of Keras and of the file, as in `keras_ctxrep_tflite.compare.compare`; empty without data.
+    """
+
+    size: int
+    float_layers: Sequence[str]
+    rows: Sequence[dict]
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{text!r}: whole numbers with commas between them, 16,64 for example") from None
+
+
+@dataclass(frozen=True)
+class Tflite(options.Tflite, Command[Quantized]):
+    """Write a .tflite file for phones and boards.
+
+    One file that holds the model, its vocabulary and its labels. With --web also a web page that runs it. With --data
+    the file is measured against Keras, see `keras_ctxrep_tflite.quantize.build`.
+
+    Raises:
+        ValueError: neither `out` nor `web`, or as in `quantize.convert`, `quantize.build` and `page.write_page`.
+    """
+
+    folder: str | Path = argument(f"{FOLDER}; for a page alone also a FILE.tflite", model=True)
+    out: str | Path | None = argument("the file to write", None, "--out", metavar="FILE.tflite", writes=True)
+    lengths: Sequence | None = argument(
+        "input lengths, in tokens; a text runs at the smallest that holds it, and is cut if none does (default: "
+        f"{','.join(map(str, options.LENGTHS))} up to the length of the model, and that itself)",
+        None,
+        "--lengths",
+        parse=_lengths,
+        metavar="N,N,...",
+    )
+    data: str | Path | None = argument(
+        "examples of the model's task: the file is measured on them against Keras, and its figures are written into "
+        "the model card in it",
+        None,
+        "--data",
+        metavar="FILE",
+    )
+    web: str | Path | None = argument(
+        "write a folder for any static server: a web page that runs the model in the browser",
+        None,
+        "--web",
+        metavar="FOLDER",
+    )
+    litertjs: str | Path | None = argument(
+        "with --web: node_modules/@litertjs of `npm install @litertjs/core`, copied into the page's folder (default: "
+        "the page loads LiteRT from a CDN)",
+        None,
+        "--litertjs",
+        metavar="FOLDER",
+    )
+    report: Callable[[list[dict], Path], object] | None = in_python()
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.web is None and (self.out is None or self.litertjs is not None):
+            raise Usage("--out FILE.tflite or --web FOLDER is needed; --litertjs is for --web")
+        if self.data is None and self.max_drop != options.Tflite.max_drop:
+            raise Usage("--max-drop is for --data")
+
+    def run(self) -> Quantized:
+        from keras_ctxrep import zoo
+        from keras_ctxrep.text import bundle as bundles
+        from keras_ctxrep_tflite import page, quantize
+
+        folder = self.folder
+        folder = zoo.find(folder) if os.path.isdir(folder) or not os.path.exists(folder) else folder
+        bundle = bundles.load(folder)
+        if self.web is not None:
+            page.check(bundle, folder, self.web, self.litertjs)
+            if os.path.isfile(folder):
+                self._check_converted()
+                page.write(folder, self.web, self.litertjs)
+                return Quantized(0, (), ())
+        file = Path(self.out or f"{self.web}".rstrip(os.sep) + ".tflite")
+        picture = file.with_suffix(".layers.png")
+        if self.explain:
+            from keras_ctxrep.plots.drawing import check_drawable
+
+            check_drawable(picture)
+
+        def draw(rows: list[dict]) -> None:
+            from keras_ctxrep.plots.engines import draw_layers
+
+            draw_layers(rows, picture)
+            if self.report is not None:
+                self.report(rows, picture)
+
+        conversion = quantize.build(folder, bundle, file, self, self.lengths, self.data, draw)
+        with tempfile.TemporaryDirectory() as scratch:
+            path = conversion.write(self.out or Path(scratch) / page.MODEL)
+            if self.web is not None:
+                page.write(path, self.web, self.litertjs)
+            return Quantized(path.stat().st_size, conversion.float_layers, conversion.rows)
+
+    def _check_converted(self) -> None:
+        """Refuses options of the conversion of a file that is converted already."""
+        without = ("folder", "web", "litertjs", "report")
+        changed = (entry.name for entry in fields(self) if getattr(self, entry.name) != entry.default)
+        if named := [name for name in changed if name not in without]:
+            raise ValueError(f"{self.folder}: it is converted already; leave out {', '.join(named)}")
+
+    def show(self, result: Quantized) -> None:
+        from keras_ctxrep_tflite import compare
+
+        if result.size:
+            print(f"{self.out or 'the model'}: {result.size / 1e6:.2f} MB")
+        if result.float_layers:
+            print(f"in float32: {', '.join(result.float_layers)}")
+        if result.rows:
+            print(table(compare.engines_table(result.rows)))
+        if self.web is not None:
+            print(f"{self.web}: serve it with `python -m http.server --directory {shlex.quote(str(self.web))}`")
+
+
+tflite = function(Tflite, "tflite")
