@@ -5,9 +5,13 @@ from keras_ctxrep.commands.compare import Compare
 from keras_ctxrep.commands.convert import Convert
 from keras_ctxrep.commands.export import Export
 from keras_ctxrep.commands.generate import Generate
+from keras_ctxrep.commands.glue import Glue
 from keras_ctxrep.commands.tflite import Tflite
+from keras_ctxrep.commands.train import Train
 
 COMMANDS: dict[str, type[Command]] = {
+    "train": Train,
+    "glue": Glue,
     "convert": Convert,
     "export": Export,
     "tflite": Tflite,
