@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.checks import warn
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import elmo, lm
@@ -189,7 +189,7 @@ def _score_task(predictor: Predictor, data: Data, predictions: str | Path | None
     examples = list(fitting(bundle, data, options.columns, skipped, "validation"))
     answers = predictor.ask(examples)
     if message := predictor.unread.message(str(data) if isinstance(data, str | Path) else "the data"):
-        warnings.warn(message, stacklevel=4)
+        warn(message)
     if predictions is not None:
         with atomic_write(predictions) as path:
             rows = [_answered(predictor, *pair) for pair in zip(examples, answers, strict=True)]

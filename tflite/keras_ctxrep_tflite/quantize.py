@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +15,7 @@ import numpy as np
 
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write, temporary_folder
+from keras_ctxrep.checks import warn
 from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.options import Tflite
@@ -276,10 +276,10 @@ def _check(
     if signature_lengths[-1] < bundle.max_length:
         read = f"reads {signature_lengths[-1]} tokens of a text, and the model {bundle.max_length}"
         remedy = f"longer texts are cut; add the length {bundle.max_length} to read as much"
-        warnings.warn(f"lengths={signature_lengths}: the file {read}: {remedy}", stacklevel=4)
+        warn(f"lengths={signature_lengths}: the file {read}: {remedy}")
     if options.quantize == "int8" and not options.calibrate:
         remedy = "give texts for fixed ranges of the activations (--calibrate FILE), or choose dynamic"
-        warnings.warn(f"int8 without texts to calibrate with is the same as dynamic; {remedy}", stacklevel=4)
+        warn(f"int8 without texts to calibrate with is the same as dynamic; {remedy}")
     return signature_lengths
 
 
