@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep_tflite import compare as engines_compared
 
 __all__ = ["compare"]
@@ -36,8 +36,8 @@ def compare(
         from keras_ctxrep.plots.drawing import check_drawable
 
         check_drawable(plot)
-    engines = [open_engine(path) for path in (folder, *artifacts)]
-    task = engines[0].predictor.task
+    engines = [open_model(path) for path in (folder, *artifacts)]
+    task = engines[0].answer.task
     rows = engines_compared.compare(engines, list(task.read(data, columns)))
     if start:
         rows = [row | engines_compared.start(engine.path) for engine, row in zip(engines, rows, strict=True)]

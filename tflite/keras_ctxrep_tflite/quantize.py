@@ -16,14 +16,15 @@ import numpy as np
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write, temporary_folder
 from keras_ctxrep.checks import warn
-from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.inference.silence import start_tensorflow
 from keras_ctxrep.options import Tflite
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.pairs import PAIR
 from keras_ctxrep_tflite import acceptance, calibration, compare, weights
 from keras_ctxrep_tflite import mediapipe as for_mediapipe
+from keras_ctxrep_tflite.runtime import LiteRTEngine
 
 __all__ = ["LENGTHS", "Conversion", "build", "convert"]
 
@@ -239,15 +240,20 @@ def _accepted(
     """The conversion with its rows and its card, if it does not lose too much."""
     with tempfile.TemporaryDirectory() as scratch:
         stages.begin("opening Keras and the file")
-        path = conversion.write(Path(scratch) / "measured.tflite")
-        engines = [open_engine(folder), open_engine(path)._replace(name=Path(out).name)]
+        start_tensorflow()
+        from keras_ctxrep import saving
+        from keras_ctxrep.inference.keras_engine import KerasEngine
+
+        path = conversion.write(Path(scratch) / Path(out).name)
+        file = LiteRTEngine(path, bundles.load(path))
+        engines = [KerasEngine(*saving.load(folder), Path(folder)), file]
         rows = compare.measured(engines, examples, stages.over)
     options, bundle = conversion.options, conversion.bundle
     section = acceptance.section(rows, options, conversion.float_layers, Path(data).name, len(examples))
     card = f"{bundle.card.rstrip()}\n\n{section}".lstrip()
     conversion = replace(conversion, rows=rows, bundle=replace(bundle, card=card))
     rejected = Path(out).with_suffix(".rejected.tflite")
-    lost = acceptance.drop(rows[1], rows[0], engines[0].predictor.task)
+    lost = acceptance.drop(rows[1], rows[0], file.answer.task)
     if lost > options.max_drop:
         conversion.write(rejected)
         raise acceptance.Rejected(acceptance.reason(rows, lost, options, rejected, out))
