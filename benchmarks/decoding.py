@@ -158,7 +158,7 @@ def loop_engines(folder: Path, work: Path, threads: int) -> tuple[dict[str, Call
     """Text to text by each engine."""
     import tensorflow as tf
 
-    from keras_ctxrep.inference.engines import open_engine
+    from keras_ctxrep.inference.engines import open_model
     from keras_ctxrep.tasks import translate
     from keras_ctxrep.text import bundle as bundles
     from keras_ctxrep_tflite.quantize import convert
@@ -196,7 +196,7 @@ def loop_engines(folder: Path, work: Path, threads: int) -> tuple[dict[str, Call
         return by_length[length](fitted(inputs, length))
 
     def predicted(path: Path) -> Callable[[str], str]:
-        predictor = open_engine(path, search=greedy).predictor
+        predictor = open_model(path, search=greedy).answer
         return lambda text: predictor([text])[0]["text"]
 
     by_signatures = in_python(signature("step"), signature("ids"), bundle)
@@ -381,11 +381,11 @@ class Job:
 def ours(job: Job) -> Callable:
     import tensorflow as tf
 
-    from keras_ctxrep_export import saved_model
+    from keras_ctxrep.inference.engines import open_model
 
     tf.config.threading.set_intra_op_parallelism_threads(job.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    run = saved_model.text_runner(Path(job.folder, "saved", "1")).run
+    run = open_model(Path(job.folder, "saved", "1")).answer.runner.run
 
     def search(ids, mask, labels):
         texts = [strings(row[: sum(real)]) for row, real in zip(ids, mask, strict=True)]

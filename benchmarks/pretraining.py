@@ -102,7 +102,7 @@ def pretrain(args: argparse.Namespace, folders: list[Path]) -> None:
 def finetune(args: argparse.Namespace, encoder: Path) -> None:
     """From the pretrained weights and from random ones, as a Markdown table."""
     from keras_ctxrep import recipes
-    from keras_ctxrep.inference import keras_engine
+    from keras_ctxrep.inference.engines import open_model
 
     out, data = encoder.parent, Path(args.data)
     read = tasks.get("classify").read
@@ -129,7 +129,7 @@ def finetune(args: argparse.Namespace, encoder: Path) -> None:
                         from_scratch=random,
                         seed=seed,
                     )
-                answers = keras_engine.predictor(folder)(
+                answers = open_model(folder).answer(
                     [example.text for example in test_set], [example.pair for example in test_set]
                 )
                 share = accuracy([example.label for example in test_set], [answer.get("label") for answer in answers])

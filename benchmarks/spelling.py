@@ -148,7 +148,7 @@ def main() -> int:
         )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from keras_ctxrep import recipes
-    from keras_ctxrep.inference.engines import open_engine
+    from keras_ctxrep.inference.engines import open_model
 
     if args.train:
         options = SETTINGS | {"minutes": args.minutes, "freeze": args.freeze}
@@ -164,7 +164,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as work:
         for name, path, size in engines(args.out, Path(work), args.keras_only):
             for search, options in (("greedy", {"beams": 1}), ("beams", None)):
-                predictor = open_engine(path, search=options).predictor
+                predictor = open_model(path, search=options).answer
                 predictor(texts[:64])
                 begun = time.perf_counter()
                 given = answers[name, search] = [answer["text"] for answer in predictor(texts)]

@@ -44,10 +44,10 @@ for word, answer in zip(words[-2:], speller.predict(words[-2:]), strict=True):
 # cost more time. From a shell it is `ctxrep predict g2p_en --beams 8`.
 
 # %%
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.engines import open_model
 
 for beams in (1, 8):
-    (answer,) = open_engine("g2p_en", search={"beams": beams}).predictor(["knight"])
+    (answer,) = open_model("g2p_en", search={"beams": beams}).answer(["knight"])
     print(beams, answer["text"], len(answer.get("n_best", [])))
 
 # %% [markdown]

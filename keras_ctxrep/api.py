@@ -9,13 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_ctxrep.inference.model import KerasEngine, Model, WordVectors, folder_of, load
+from keras_ctxrep.deprecated import moved
+from keras_ctxrep.inference.model import Model, WordVectors, folder_of, load
 from keras_ctxrep.inference.silence import start_tensorflow
 
 if TYPE_CHECKING:
     import keras
 
-__all__ = ["KerasEngine", "Model", "WordVectors", "finetune", "load", "pretrain"]
+__all__ = ["Model", "WordVectors", "finetune", "load", "pretrain"]
+
+__getattr__ = moved(__name__, "keras_ctxrep.inference.keras_engine")  # KerasEngine
 
 Report = Callable[[dict], None]
 
@@ -112,9 +115,8 @@ def _opened(folder: Path, out: str | Path | None, seconds: float | None) -> Mode
     from keras_ctxrep.training.strategy import choose, is_chief
 
     record = history.record(folder)
-    model = replace(load(folder), record=record)
-    if out is None and isinstance(model.engine, KerasEngine):
-        model.engine.path = None
+    engine = load(folder).engine.keras
+    model = Model(engine if out else replace(engine, path=None), engine.bundle, record)
     if seconds is not None and is_chief(choose(record.get("options", {}).get("strategy", "auto"))):
         print(f"{model.bundle.task}: {_summary(model)} in {seconds:,.0f} s", file=sys.stderr, flush=True)
     return model

@@ -1,8 +1,10 @@
-"""The one validator of options, configs and bundles, by annotations and bounds; text of others, made printable."""
+"""The one validator of options, configs and bundles; text of others, made printable; warnings at the caller's line."""
 
 import json
 import math
 import re
+import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
@@ -27,6 +29,7 @@ __all__ = [
     "read_json",
     "read_yaml",
     "regular",
+    "warn",
 ]
 
 T = TypeVar("T")
@@ -413,3 +416,14 @@ def first_line(error: Exception) -> str:
     ('no such file', 'KeyError')
     """
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def warn(message: str) -> None:
+    """Issues a UserWarning at the line outside of this package that led to it.
+
+    As `skip_file_prefixes` of `warnings.warn` does in Python 3.12.
+    """
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(("keras_ctxrep", "contextlib")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)

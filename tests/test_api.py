@@ -115,8 +115,8 @@ def test_answers_take_only_the_outputs_that_they_are_made_of(encoder, classifier
         for each in (encoder, classifier)
     ]
     assert [[*each] for each in outputs] == [["vector"], ["logits"]]
-    static = ctx.load("static_128/books_wiki_en")._predictor.runner
-    assert encoder._predictor.runner.tokens == 0 < static.tokens
+    static = ctx.load("static_128/books_wiki_en").engine.answer.runner
+    assert encoder.engine.answer.runner.tokens == 0 < static.tokens
 
 
 def test_words_of_strings_and_of_split_sentences(encoder):
@@ -158,8 +158,7 @@ def test_one_string_and_generators(encoder, classifier):
 
 def test_vectors_that_are_not_finite_are_an_error():
     network, bundle = tiny.model("embed")
-    folder = saving.ModelFolder(network, bundle)
-    broken = model._in_keras(None, folder)
+    broken = model.Model(keras_engine.KerasEngine(network, bundle), bundle)
     weights = network.get_weights()
     network.set_weights([np.full_like(weight, np.inf) for weight in weights])
     with pytest.raises(ValueError, match="text 0, 'the cat': the model's outputs for this text are not finite"):
@@ -182,7 +181,8 @@ def test_one_pair_and_one_text_with_marks():
 
 def api_model(task, family="bert", **fields):
     """A tiny model in memory."""
-    return model._in_keras(None, saving.ModelFolder(*tiny.model(task, family, **fields)))
+    engine = keras_engine.KerasEngine(*tiny.model(task, family, **fields))
+    return model.Model(engine, engine.bundle)
 
 
 def test_texts_that_are_cut_and_texts_without_words():
@@ -224,7 +224,7 @@ def test_vectors_of_length_one_and_their_cosines():
 
 def test_the_batch_size_and_the_bar(monkeypatch, capsys):
     encoder, texts, sizes = api_model("embed"), ["the cat"] * 7, []
-    runner = encoder.encoder._predictor.runner
+    runner = encoder.engine.encode.runner
     run = runner.run
     monkeypatch.setattr(runner, "run", lambda batch: sizes.append(len(batch["mask"])) or run(batch))
     monkeypatch.setattr(runner, "tokens", 0)
@@ -270,11 +270,14 @@ def test_zeros_in_every_engine(tmp_path):
 
 
 @pytest.mark.usefixtures("tflite_in_process")
-def test_all_engines_predict_and_encode_the_same(classifier, tmp_path):
+def test_all_engines_predict_and_encode_the_same(classifier, data, tmp_path):
     answers, vectors = classifier.predict(TEXTS), classifier.encode(TEXTS)
     assert {answer["label"] for answer in answers} <= {"yes", "no"}
     served = ctx.load(classifier.export(tmp_path / "served").parent)
-    edge = ctx.load(classifier.tflite(tmp_path / "films.tflite"))
+    edge = ctx.load(classifier.tflite(tmp_path / "films.tflite", data=data, max_drop=0.5))
+    assert "Measured on 16 examples of films.tsv: accuracy" in edge.bundle.card
+    with pytest.raises(ValueError, match="explain: needs data to measure the layers with"):
+        classifier.tflite(tmp_path / "no.tflite", explain=True)
     for other in (served, edge):
         for answer, expected in zip(other.predict(TEXTS), answers, strict=True):
             assert answer["label"] == expected["label"] and abs(answer["score"] - expected["score"]) < 1e-5
@@ -513,6 +516,8 @@ def test_several_trainings_in_a_process_log_nothing(tmp_path):
         ("pipeline", "dataset", "training.pipeline"),
         ("client", "connect", "inference.client"),
         ("predict", "Predictor", "inference.predictor"),
+        ("inference.model", "KerasEngine", "inference.keras_engine"),
+        ("api", "KerasEngine", "inference.keras_engine"),
     ],
 )
 def test_old_names_of_modules_warn(old, name, new):

@@ -14,7 +14,7 @@ import pytest
 import keras_ctxrep as ctx
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.inference import keras_engine
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
@@ -342,7 +342,7 @@ def test_answers_and_entities_are_exact_spans_of_the_original_text(trained):
 )
 def test_compare_every_task(name, trained, converted):
     folder, examples, _ = trained(name)
-    engines = [open_engine(folder), open_engine(converted(name))]
+    engines = [open_model(folder), open_model(converted(name))]
     reference, edge = compare.compare(engines, examples[:10])
     assert reference["agreement"] == edge["agreement"] == 1 and edge["difference"] < 1e-3
     assert reference["quality"] == edge["quality"] > 0.9 and edge["milliseconds"] > 0
@@ -352,11 +352,12 @@ def test_compare(models, tmp_path):
     folder = models / "bert" / "classifier"
     quantize.convert(folder, tmp_path / "a.tflite", lengths=(32,))
     examples = list(tasks.get("classify").read(models / "test.tsv"))[:20]
-    engines = [open_engine(folder), open_engine(tmp_path / "a.tflite")]
+    engines = [open_model(folder), open_model(tmp_path / "a.tflite")]
     reference, edge = compare.compare(engines, examples)
     assert reference["agreement"] == edge["agreement"] == 1 and reference["difference"] == 0 < edge["difference"] < 1e-4
     assert edge["bytes"] == (tmp_path / "a.tflite").stat().st_size and edge["milliseconds"] > 0
     assert reference["metric"] == "accuracy" and reference["quality"] == edge["quality"]
     with pytest.raises(ValueError, match="not the reference's"):
-        other = Predictor(replace(edge_bundle := engines[1].predictor.bundle, labels=edge_bundle.labels[::-1]), dict)
-        compare.compare([engines[0], engines[1]._replace(predictor=other)], examples)
+        edge_bundle = engines[1].bundle
+        engines[1].answer = Predictor(replace(edge_bundle, labels=edge_bundle.labels[::-1]), dict)
+        compare.compare(engines, examples)

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,14 @@ from keras_ctxrep.atomic import temporary_folder
 from keras_ctxrep.checks import first_line, printable
 from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.messages import predict_request
-from keras_ctxrep.inference.predictor import Predictor, TextRunner
+from keras_ctxrep.inference.predictor import Engine, Predictor, TextRunner
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import SIGNATURE, Bundle, latest, versions
 from keras_ctxrep_export import kit, manifest
 from keras_ctxrep_export.generation import Generation
 from keras_ctxrep_export.signatures import Signatures
 
-__all__ = ["check", "encoder", "export", "generator", "latest", "load"]
+__all__ = ["SavedModelEngine", "check", "encoder", "export", "generator", "latest", "load"]
 
 EXTRA = "assets.extra"  # the folder TF Serving reserves for other files
 
@@ -150,17 +151,7 @@ def generator(path: str | Path) -> Generator:
     Raises:
         ValueError: there is no SavedModel of a language model in one direction, or its files are damaged.
     """
-    path = latest(path)
-    bundle, model = bundles.load(path), loaded(path)
-    if not bundle.generates:
-        raise ValueError(f"{path}: a model for the task {bundle.task!r} generates no text")
-    state = model.signatures["step"].structured_input_signature[1]["state"]
-
-    def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        outputs = model.signatures["step"](**{name: tf.constant(array) for name, array in batch.items()})
-        return {name: value.numpy() for name, value in outputs.items()}
-
-    return Generator(bundle, run, int(state.shape[-1]))
+    return SavedModelEngine(path).generate
 
 
 def _with_figures(bundle: Bundle, tflite: str | Path) -> Bundle:
@@ -219,8 +210,49 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
     Raises:
         ValueError: there is no SavedModel with a bundle, or a file is not the one that was exported.
     """
-    path = latest(path)
-    return Predictor(bundles.load(path), text_runner(path), batch_size)
+    engine = SavedModelEngine(path)
+    return Predictor(engine.bundle, engine.answer.runner, batch_size)
+
+
+class SavedModelEngine(Engine):
+    """The signatures of a SavedModel as an engine.
+
+    Args:
+        path: as in `load`.
+        bundle: of the model, or with another search; None: that in the folder.
+        search: the options of that search.
+
+    Raises:
+        ValueError: as in `load`, or the model has no such option.
+    """
+
+    exported = True
+
+    def __init__(self, path: str | Path, bundle: Bundle | None = None, search: Mapping[str, float] | None = None):
+        self.name, self.path = f"SavedModel {Path(path).name}", latest(path)
+        self.bundle, self._model = bundle or bundles.load(self.path), loaded(self.path)
+        if not self.bundle.generates:
+            self.answer = Predictor(self.bundle, _text_runner(self._model, self.bundle, search))
+
+    @cached_property
+    def encode(self) -> Predictor:
+        if self.bundle.encodes or self.bundle.generates:
+            return super().encode
+        bundle = self.bundle.of_encoder()
+        return Predictor(bundle, _text_runner(self._model, bundle, signature="embed"))
+
+    @cached_property
+    def generate(self) -> Generator:
+        if not self.bundle.generates:
+            return super().generate
+        model = self._model
+
+        def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            outputs = model.signatures["step"](**{name: tf.constant(array) for name, array in batch.items()})
+            return {name: value.numpy() for name, value in outputs.items()}
+
+        state = model.signatures["step"].structured_input_signature[1]["state"]
+        return Generator(self.bundle, run, int(state.shape[-1]))
 
 
 def tensor(column: np.ndarray) -> tf.Tensor:
@@ -231,21 +263,19 @@ def tensor(column: np.ndarray) -> tf.Tensor:
     return tf.reshape(tf.constant(encoded, tf.string), column.shape)
 
 
-def text_runner(path: str | Path, search: Mapping[str, float] | None = None, signature: str = SIGNATURE) -> TextRunner:
-    """What runs the string signatures of a version folder.
+def _text_runner(
+    model: Any, bundle: Bundle, search: Mapping[str, float] | None = None, signature: str = SIGNATURE
+) -> TextRunner:
+    """What runs the string signatures of a SavedModel.
 
     Args:
-        path: the folder.
+        model: as in `loaded`.
+        bundle: of its answers.
         search: options of the signature "search", which is run if there are some.
         signature: the one that strings are given to.
-
-    Raises:
-        ValueError: that signature has no such option.
     """
-    model = loaded(path)
     options: dict[str, int] = {}
     if search:
-        bundle = bundles.load(path)
         task: Any = tasks.get(bundle.task)
         options = task.search_options(bundle)
         if others := [name for name in search if name not in options]:

@@ -82,10 +82,10 @@ def _search_flags(flags: Flags) -> None:
 
 
 def _ask(args: argparse.Namespace) -> None:
-    from keras_ctxrep.inference.engines import open_engine
+    from keras_ctxrep.inference.engines import open_model
     from keras_ctxrep.recipes.indexing import ask, open_index
 
-    index, reader = open_index(args.index, args.encoder), open_engine(args.reader).predictor
+    index, reader = open_index(args.index, args.encoder), open_model(args.reader).answer
 
     def answer(questions: list[str]) -> Iterator[tuple[dict[str, Any], list[str]]]:
         for question, answers in zip(questions, ask(index, questions, reader, args.top), strict=True):

@@ -37,15 +37,15 @@ class Compare(Columns, Command[tuple[list[dict], str]]):
     json: bool = argument("print one JSON array", False, "--json", kw_only=True)
 
     def run(self) -> tuple[list[dict], str]:
-        from keras_ctxrep.inference.engines import open_engine
+        from keras_ctxrep.inference.engines import open_model
         from keras_ctxrep_tflite import compare
 
         if self.plot is not None:
             from keras_ctxrep.plots.drawing import check_drawable
 
             check_drawable(self.plot)
-        engines = [open_engine(path) for path in (self.folder, *self.artifacts)]
-        task = engines[0].predictor.task
+        engines = [open_model(path) for path in (self.folder, *self.artifacts)]
+        task = engines[0].answer.task
         rows = compare.compare(engines, list(task.read(self.data, self.columns)))
         if self.start:
             rows = [row | compare.start(engine.path) for engine, row in zip(engines, rows, strict=True)]

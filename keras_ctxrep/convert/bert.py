@@ -1,6 +1,5 @@
 """The common parts of the published formats of BERT: options, heads, vocabulary, and the kind of a checkpoint."""
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_ctxrep import tasks
-from keras_ctxrep.checks import most
+from keras_ctxrep.checks import most, warn
 from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import Tensor, check, fill
 from keras_ctxrep.models import bert
@@ -211,7 +210,7 @@ def next_sentence(bundle: Bundle) -> bool:
 
 def warn_left_out(source: object, what: str) -> None:
     """Warns that a part of a checkpoint is not in the model."""
-    warnings.warn(f"{source}: left out: {what}", stacklevel=3)
+    warn(f"{source}: left out: {what}")
 
 
 def summary(model: keras.Model, bundle: Bundle) -> str:

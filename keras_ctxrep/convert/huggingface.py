@@ -19,7 +19,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from keras_ctxrep.atomic import atomic_folder
-from keras_ctxrep.checks import first_line, printable, read_json, regular
+from keras_ctxrep.checks import first_line, printable, read_json, regular, warn
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
 from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS
@@ -260,7 +260,7 @@ def _architecture(options: Options, stored: Collection[str], prefix: str, source
     if missing:
         heads = ", ".join(words for part, words in PARTS.items() if part in missing)
         message = f"{OPTIONS} says {supported}, but there are no weights for: {heads}; read as {name}"
-        warnings.warn(f"{source}: {message}", stacklevel=3)
+        warn(f"{source}: {message}")
     return name, parts
 
 

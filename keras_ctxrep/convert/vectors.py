@@ -5,7 +5,6 @@ https://github.com/facebookresearch/fastText, fasttext.cc and dictionary.cc.
 """
 
 import struct
-import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ import keras
 import numpy as np
 
 from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.checks import warn
 from keras_ctxrep.convert.weights import check_finite
 from keras_ctxrep.models import static
 from keras_ctxrep.text.bundle import Bundle
@@ -188,7 +188,7 @@ class _Vectors:
         if self.repeated:
             word, number = self.repeated[0]
             message = f"{len(self.repeated)} words occur again, the first of them {word!r} (word {number})"
-            warnings.warn(f"{self.path}: {message}; the first vector of each is kept", stacklevel=3)
+            warn(f"{self.path}: {message}; the first vector of each is kept")
         self.rows.resize((self.row_count, self.rows.shape[1]), refcheck=False)
         if mean:
             self.rows[1] = self.rows[2 : 2 + len(self.words)].mean(axis=0, dtype=np.float64)

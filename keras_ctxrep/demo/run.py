@@ -27,8 +27,7 @@ from tabulate import tabulate
 
 from keras_ctxrep import recipes, saving, tasks, zoo
 from keras_ctxrep.demo.report import write_report
-from keras_ctxrep.inference import keras_engine
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.inference.model import load
 from keras_ctxrep.plots.words import concordance, neighbours, senses
 from keras_ctxrep.tasks.tag import Tagged
@@ -244,7 +243,7 @@ def _tagging(encoder: Path, data: Data, out: Path, seed: int) -> tuple[dict, lis
     sizes = {name: len(side) for name, side in data.items()}
     _title(f"Named entities in messages: {sizes['train']:,} to learn from, {sizes['test']:,} to test on (WNUT-2017)")
     recipes.finetune(data["train"], data["dev"], encoder, out / "shipped", task="tag", seed=seed, **TRAINING)
-    answers = {METHODS[0]: keras_engine.predictor(out / "shipped").ask(data["test"])}
+    answers = {METHODS[0]: open_model(out / "shipped").answer.ask(data["test"])}
     answers[METHODS[1]] = [{"words": [{"label": tag} for tag in tags]} for tags in _tags_by_words(data)]
     metrics = {method: tasks.get("tag").compute_metrics(data["test"], answers[method], ()) for method in METHODS}
     figures: dict[str, Any] = {"sizes": sizes, "methods": {}, "gains": {}}
@@ -354,7 +353,7 @@ def _engines(out: Path, test: list[Tagged]) -> dict:
         files = [conversion.result() for conversion in conversions]
     page.write_page(files[1], out / "page")
     names = ("Keras", "SavedModel, raw strings", "TFLite float32", "TFLite int8")
-    engines = [open_engine(path) for path in (folder, serving, *files)]
+    engines = [open_model(path) for path in (folder, serving, *files)]
     engines = [engine._replace(name=name) for engine, name in zip(engines, names, strict=True)]
     rows = compare.compare(engines, test)
     print(_table(compare.engines_table(rows)))
@@ -365,7 +364,7 @@ def _engines(out: Path, test: list[Tagged]) -> dict:
     if edge.returncode:
         raise RuntimeError(f"the edge runtime failed in its own process:\n{edge.stderr[-2000:]}")
     answers = json.loads(edge.stdout)
-    labels = [[[word["label"] for word in answer["words"]] for answer in e.predictor(texts)] for e in engines[2:]]
+    labels = [[[word["label"] for word in answer["words"]] for answer in e.answer(texts)] for e in engines[2:]]
     print(f"  of TensorFlow, Keras, PyTorch and JAX the edge process loaded: {', '.join(answers['loaded']) or 'none'}")
     same = answers["labels"] == labels
     return {"rows": rows, "loaded": answers["loaded"], "same_on_edge": same, "sentences": len(test)}

@@ -15,12 +15,12 @@ from urllib.request import Request
 import numpy as np
 
 from keras_ctxrep.checks import printable, read_json
-from keras_ctxrep.inference.predictor import Predictor, TextRunner
+from keras_ctxrep.inference.predictor import Engine, Predictor, TextRunner
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import SIGNATURE, Bundle
 from keras_ctxrep.transport import open_url, read_all, reason_of
 
-__all__ = ["Target", "bundle_of", "connect", "load"]
+__all__ = ["ServerEngine", "Target", "bundle_of", "connect", "load"]
 
 Batch = Mapping[str, np.ndarray]  # input or output name -> array over the texts
 FIRST, SECOND = ("text", "question"), ("pair", "context")  # names of inputs that are texts
@@ -91,7 +91,19 @@ def load(url: str, target: Target, bundle: Bundle, batch_size: int = 32) -> Pred
         bundle: of the model, e.g. `text.bundle.load` of the version folder.
         batch_size: texts of a request.
     """
-    return Predictor(bundle, _Served(url, connect(url, target)), batch_size)
+    return ServerEngine(url, target, bundle, batch_size).answer
+
+
+class ServerEngine(Engine):
+    """A model on a server as an engine.
+
+    Args:
+        url, target, bundle, batch_size: as in `load`.
+    """
+
+    def __init__(self, url: str, target: Target, bundle: Bundle, batch_size: int = 32):
+        self.name, self.path, self.bundle = url, None, bundle
+        self.answer = Predictor(bundle, _Served(url, connect(url, target)), batch_size)
 
 
 def bundle_of(folder: str | Path, version: int | None = None) -> Bundle:

@@ -1,116 +1,110 @@
-"""How any artifact is opened: a model folder, a SavedModel or a .tflite file."""
+"""How any artifact is opened: a model folder, a SavedModel, a .tflite file, or a model on a server."""
 
-from collections.abc import Mapping
+import sys
+import warnings
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from keras_ctxrep import tasks, zoo
-from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.inference.silence import quiet_stderr
+from keras_ctxrep.inference.predictor import Engine
+from keras_ctxrep.inference.silence import quiet_stderr, start_tensorflow
+from keras_ctxrep.options import AUTO, ENGINES, KERAS
 from keras_ctxrep.text import bundle as bundles
 
-__all__ = ["Engine", "open_engine", "open_filler", "open_generator", "opened_once"]
+if TYPE_CHECKING:
+    from keras_ctxrep.inference.client import Target
+
+__all__ = ["Engine", "open_model", "opened_once"]
+
+ADDRESSES = ("http://", "https://", "grpc://", "grpcs://")
 
 
-class Engine(NamedTuple):
-    """One way to run a model.
-
-    Attributes:
-        name: "Keras", "SavedModel NAME" or the name of the .tflite file.
-        path: the files that it needs.
-        predictor: of its answers, or the generator of its text, or what fills its masks.
-    """
-
-    name: str
-    path: Path
-    predictor: Any
-
-
-def open_engine(path: str | Path, threads: int | None = None, search: Mapping[str, float] | None = None) -> Engine:
-    """The engine of an artifact, a .tflite file, a SavedModel or a model folder, after a first prediction.
+def open_model(
+    path: str | Path,
+    engine: str = KERAS,
+    threads: int | None = None,
+    search: Mapping[str, float] | None = None,
+    target: "Target | None" = None,
+    bundle: bundles.Bundle | None = None,
+) -> Engine:
+    """The engine of an artifact, whose files are checked and loaded.
 
     Args:
-        path: the artifact, or the name of a published model, see `zoo.find`.
-        threads: of LiteRT, for a .tflite file; None: one.
+        path: a model folder, a SavedModel, a .tflite file, the name of a published model, see `zoo.find`, or the
+            address of a server, see `client.connect`.
+        engine: of a model folder, "keras" or "auto", see `inference.model.load`.
+        threads: of LiteRT; None: one for a .tflite file, all cores with "auto".
         search: options of a search for answers, as in `Task.with_search`, in place of those of the training.
+        target, bundle: of a server, which model is asked, and its bundle.
 
     Raises:
-        ValueError: the path is none of these, or a search does not fit it.
+        ValueError: the path is none of these, its files are damaged, a search does not fit it, or no such engine.
+        ImportError: TensorFlow or LiteRT is needed and not installed; the message says what to install.
     """
+    if engine not in ENGINES:
+        raise ValueError(f"engine={engine!r}: {' or '.join(ENGINES)}")
+    if str(path).startswith(ADDRESSES):
+        from keras_ctxrep.inference.client import ServerEngine
+
+        if target is None or bundle is None:
+            raise ValueError(f"{path}: a model on a server: give its target and its bundle")
+        return ServerEngine(str(path), target, bundle)
     files, bundle = bundles.located(zoo.find(path))
     if search and bundle.task in tasks.SERVED:
         bundle = tasks.get(bundle.task).with_search(bundle, **search)
-    if bundle.generates:
-        raise ValueError(f"{path}: a language model in one direction; `ctxrep generate` takes it, `score` its folder")
-    with quiet_stderr():
-        if files.is_file():
-            if bundle.fills:
-                raise ValueError(f"{path}: a masked language model, which `ctxrep fill` takes")
-            from keras_ctxrep_tflite import runtime
+    if files.is_file():
+        with quiet_stderr():
+            from keras_ctxrep_tflite.runtime import LiteRTEngine
 
-            return Engine(files.name, files, runtime.opened(files, bundle, threads or 1))
-        if not (files / bundles.NAME).is_file():
-            from keras_ctxrep_export import saved_model
+            return LiteRTEngine(files, bundle, threads or 1)
+    if not (files / bundles.NAME).is_file():
+        with quiet_stderr():
+            from keras_ctxrep_export.saved_model import SavedModelEngine
 
-            name, predictor = f"SavedModel {Path(path).name}", Predictor(bundle, saved_model.text_runner(files, search))
-        else:
-            from keras_ctxrep import saving
-            from keras_ctxrep.inference import keras_engine
+            return SavedModelEngine(path, bundle, search)
+    if engine == AUTO and not bundle.generates:
+        from keras_ctxrep.inference.single_texts import SingleTextEngine
 
-            name, predictor = "Keras", keras_engine.predictor_of(saving.restore(files, bundle), bundle)
-        answer(predictor, "warm up")
-    return Engine(name, files, predictor)
+        return SingleTextEngine(files, bundle, threads)
+    start_tensorflow()
+    from keras_ctxrep import saving
+    from keras_ctxrep.inference.keras_engine import KerasEngine
+
+    return KerasEngine(saving.restore(files, bundle), bundle, files)
 
 
 @lru_cache(1)
 def opened_once(path: Path, threads: int = 1, search: tuple[tuple[str, float], ...] = ()) -> Engine:
-    """As `open_engine`, once in a process that answers many parts; the last engine is kept."""
-    return open_engine(path, threads, dict(search))
+    """As `open_model`, once in a process that answers many parts; the last engine is kept."""
+    return open_model(path, KERAS, threads, dict(search))
 
 
-def open_generator(path: str | Path, threads: int = 1) -> Engine:
-    """The engine of a language model in one direction, a .tflite file, a SavedModel or a model folder.
-
-    Args:
-        path, threads: as in `open_engine`.
-
-    Raises:
-        ValueError: the path is none of these, or of another model.
-    """
-    files, bundle = bundles.located(zoo.find(path))
-    with quiet_stderr():
-        if files.is_file():
-            from keras_ctxrep_tflite import runtime
-
-            return Engine(files.name, files, runtime.generator(files, bundle, threads))
-        if not (files / bundles.NAME).is_file():
-            from keras_ctxrep_export import saved_model
-
-            return Engine(f"SavedModel {Path(path).name}", files, saved_model.generator(files))
-        from keras_ctxrep import saving
-        from keras_ctxrep.inference import keras_engine
-
-        return Engine("Keras", files, keras_engine.generator(saving.restore(files, bundle), bundle))
+def __getattr__(name: str) -> Callable[..., Engine]:
+    if name not in ("open_engine", "open_filler", "open_generator"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = f"{__name__}.{name} is open_model now; the old name works until version 0.4"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return lambda path, threads=None, search=None: open_model(path, KERAS, threads, search)
 
 
-def open_filler(path: str | Path, threads: int = 1) -> Engine:
-    """The engine of a masked language model in a .tflite file.
-
-    Args:
-        path, threads: as in `open_engine`.
-
-    Raises:
-        ValueError: the path is none, or of another model.
-    """
-    from keras_ctxrep_tflite import runtime
-
-    files, bundle = bundles.located(path)
-    return Engine(files.name, files, runtime.filler(files, bundle, threads))
-
-
-def answer(predictor: Predictor, text: str) -> None:
-    """Has a model of any task answer a text."""
+def _start(path: str) -> None:
+    """Has an artifact answer a short and a long text; prints a line after each, and then the peak of the memory."""
+    predictor = open_model(path).answer
     reads = predictor.bundle.reads
-    predictor([text], [text] if reads.pair else None, [[(0, 4)] * reads.marks])
-    predictor.unread.clear()  # of texts of the user's alone
+    for text in ("warm up", "word " * predictor.bundle.max_length):
+        predictor([text], [text] if reads.pair else None, [[(0, 4)] * reads.marks])
+        print(flush=True)
+    if sys.platform == "linux":  # getrusage counts the process that started this one
+        with open("/proc/self/status") as status:
+            print(next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")))
+    else:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        print(peak if sys.platform == "darwin" else peak * 1024)
+
+
+if __name__ == "__main__":
+    _start(sys.argv[1])  # for `keras_ctxrep_tflite.compare.start`

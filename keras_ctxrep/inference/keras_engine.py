@@ -1,7 +1,8 @@
 """A Keras model as an engine: the function that a `Predictor` runs."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,67 @@ import tensorflow as tf
 from keras_ctxrep import tasks
 from keras_ctxrep.inference.filling import Filler
 from keras_ctxrep.inference.generator import Generator
-from keras_ctxrep.inference.predictor import Predictor, Run, Runner
+from keras_ctxrep.inference.predictor import Engine, Predictor, Run, Runner
 from keras_ctxrep.layers.cpu import on_this_machine
 from keras_ctxrep.models import elmo, heads
-from keras_ctxrep.saving import ModelFolder, load
+from keras_ctxrep.models.families import encoder_of
+from keras_ctxrep.saving import ModelFolder, encoder_bundle, finish, load
 from keras_ctxrep.text.bundle import Bundle
 
-__all__ = ["answering", "filler", "generator", "predictor", "predictor_of", "runner", "scorer"]
+__all__ = ["KerasEngine", "answering", "filler", "generator", "predictor", "predictor_of", "runner", "scorer"]
 
 CHEAP = 1 << 17  # multiplications a token below which a step costs more to start than to compute
 TOKENS = 4096  # of a batch of such a model
+
+
+@dataclass(frozen=True, eq=False)
+class KerasEngine(Engine):
+    """A Keras model as an engine, which always answers with its present weights.
+
+    Args:
+        model, bundle: of any task.
+        path: the model folder that it was loaded from.
+    """
+
+    model: keras.Model
+    bundle: Bundle
+    path: Path | None = None
+    name: str = "Keras"
+
+    @cached_property
+    def answer(self) -> Predictor:
+        return predictor_of(self.model, self.bundle)
+
+    @cached_property
+    def encode(self) -> Predictor:
+        return self.encoder.answer
+
+    @cached_property
+    def generate(self) -> Generator:
+        return generator(self.model, self.bundle)
+
+    @cached_property
+    def fill(self) -> Filler:
+        return filler(self.model, self.bundle)
+
+    @property
+    def keras(self) -> "KerasEngine":
+        return self
+
+    @property
+    def width(self) -> int:
+        return self.encoder.model.output["vector"].shape[-1]
+
+    @cached_property
+    def encoder(self) -> "KerasEngine":
+        """The encoder alone, over the model's own layers."""
+        bundle = encoder_bundle(self.model, self.bundle)
+        return KerasEngine(finish(encoder_of(self.model, self.bundle.family, self.bundle.config), bundle), bundle)
+
+    @cached_property
+    def run(self) -> Run:
+        """The model with all its outputs."""
+        return runner(self.model)
 
 
 def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:

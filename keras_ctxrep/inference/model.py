@@ -2,26 +2,23 @@
 
 import sys
 import tempfile
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from keras_ctxrep.inference import single_texts
-from keras_ctxrep.inference.engines import Engine, open_engine, open_filler, open_generator
-from keras_ctxrep.inference.filling import Filler, Filling
-from keras_ctxrep.inference.generator import Generator
-from keras_ctxrep.inference.predictor import Predictor, Run, Text
+from keras_ctxrep.checks import warn
+from keras_ctxrep.deprecated import moved
+from keras_ctxrep.inference.engines import Engine, open_model
+from keras_ctxrep.inference.filling import Filling
+from keras_ctxrep.inference.predictor import Text
 from keras_ctxrep.inference.silence import start_tensorflow
-from keras_ctxrep.options import AUTO, ENGINES, KERAS, Generation, unknown_option
-from keras_ctxrep.tasks import SERVED
+from keras_ctxrep.options import KERAS, Generation, Tflite, unknown_option
 from keras_ctxrep.tasks.task import NO_WORDS
-from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Features, Marks, Span, check_texts
 from keras_ctxrep.text.retrieval import unit
@@ -32,9 +29,9 @@ from keras_ctxrep.text.unread import Unread
 if TYPE_CHECKING:
     import keras
 
-    from keras_ctxrep.saving import ModelFolder
+__all__ = ["Model", "WordVectors", "folder_of", "load"]
 
-__all__ = ["KerasEngine", "Model", "WordVectors", "folder_of", "load"]
+__getattr__ = moved(__name__, "keras_ctxrep.inference.keras_engine")  # KerasEngine
 
 TOGETHER = 1024  # texts that are encoded together
 
@@ -54,29 +51,6 @@ class WordVectors(NamedTuple):
     vectors: np.ndarray
 
 
-@dataclass
-class KerasEngine:
-    """A Keras model as an engine.
-
-    Attributes:
-        name: "Keras", or that of the engines that share the answers.
-        path: the model folder it was loaded from.
-        make: makes the model.
-        answering: what answers until somebody asks for the model, which may be trained.
-    """
-
-    name: str
-    path: Path | None
-    make: Callable[[], "keras.Model"]
-    answering: Predictor | None = None
-
-    @cached_property
-    def model(self) -> "keras.Model":
-        """The model, which all answers are of from now on."""
-        self.name, self.answering = "Keras", None
-        return self.make()
-
-
 @dataclass(frozen=True, repr=False)
 class Model:
     """A model in an engine, with its bundle: its task, labels, vocabulary, lengths and configuration.
@@ -90,7 +64,7 @@ class Model:
         record: the record of the run that made it, as run.json has it; None: that of its folder, if there is one.
     """
 
-    engine: "Engine | KerasEngine"
+    engine: Engine
     bundle: Bundle
     record: Mapping[str, Any] | None = field(default=None, compare=False)
 
@@ -100,9 +74,7 @@ class Model:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """A SavedModel or a .tflite file is pickled by its path, so that a worker of Spark or Beam opens it once."""
-        return (
-            (_loaded_once, (self.engine.path,)) if isinstance(self.engine, Engine) else super().__reduce_ex__(protocol)
-        )
+        return (_loaded_once, (self.engine.path,)) if self.engine.exported else super().__reduce_ex__(protocol)
 
     # ----------------------------------------------------------------------------------------------------- answers
 
@@ -139,7 +111,7 @@ class Model:
             raise TypeError(
                 f"texts is {type(texts).__name__} and pairs is {type(pairs).__name__}: give two strings, or two lists"
             )
-        predictor = self._predictor
+        predictor = self.engine.answer
         with predictor.unread.warning():
             if isinstance(texts, str):
                 return predictor([texts], None if pairs is None else [pairs], None if marks is None else [marks])[0]
@@ -189,16 +161,16 @@ class Model:
                 if bar is not None:
                     bar.update(len(answers))
         width = next((part.shape[1] for part in parts if len(part)), None)
-        vectors = np.zeros((len(listed), self._width if width is None else width), np.float32)
+        vectors = np.zeros((len(listed), self.engine.width if width is None else width), np.float32)
         if width is not None:
             vectors[read] = np.concatenate([part for part in parts if len(part)])
         if empty := len(listed) - sum(read):
             first = read.index(False)
             message = f"{empty:,} of {len(listed):,} texts have vectors of zeros, the first of them text {first}, "
-            warnings.warn(f"{message}{listed[first][:60]!r}: {NO_WORDS}", stacklevel=2)
+            warn(f"{message}{listed[first][:60]!r}: {NO_WORDS}")
         if cut:
             message = f"{cut:,} of {len(listed):,} texts were longer than the {self.bundle.max_length} tokens that the "
-            warnings.warn(f"{message}model reads, and were cut", stacklevel=2)
+            warn(f"{message}model reads, and were cut")
         vectors = unit(vectors) if normalize else vectors
         return vectors[0] if isinstance(texts, str) else vectors
 
@@ -213,7 +185,7 @@ class Model:
             ValueError: an engine that has no vectors.
         """
         with self.unread.warning():
-            return self._vectors(check_texts(_listed(texts)), batch_size=batch_size)
+            return self.engine.encode(check_texts(_listed(texts)), batch_size=batch_size)
 
     def similarity(self, a: Any, b: Any) -> np.ndarray:
         """The cosine of each vector of `a` and each of `b`; of a vector of zeros it is 0.
@@ -248,7 +220,7 @@ class Model:
         Raises:
             ValueError: the model has no masked language model, or a text has no mask or is longer than the model reads.
         """
-        return self._filler(texts, top)
+        return self.engine.fill(texts, top)
 
     def words(self, texts: Sequence[Text]) -> list[WordVectors]:
         """The contextual vectors of the words of each text, from all layers of the encoder.
@@ -267,13 +239,13 @@ class Model:
         texts = check_texts(texts)
         spans = [_spans(text) for text in texts]
         sentences = iter(spans)  # `vectors` splits one sentence after the other
-        encoder = self.encoder
+        encoder = self.engine.keras.encoder
         embedded = vectors(
-            encoder.keras_model,
+            encoder.model,
             encoder.bundle,
             map(str, texts),
             lambda _: [word for word, _ in next(sentences)],
-            run=encoder._run,
+            run=encoder.run,
         )
         results = []
         for words, (_, numbers, layers) in zip(spans, embedded, strict=True):
@@ -316,11 +288,6 @@ class Model:
 
         return score(self, data, batch_size, **options)
 
-    @property
-    def exported(self) -> Predictor | None:
-        """What answers of a SavedModel or a .tflite file; None of a Keras model."""
-        return self.engine.predictor if isinstance(self.engine, Engine) else None
-
     # --------------------------------------------------------------------------------------------------------- text
 
     def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:
@@ -336,11 +303,11 @@ class Model:
         Raises:
             ValueError: another model.
         """
-        return self._generator(prompts, _generation(options))
+        return self.engine.generate(prompts, _generation(options))
 
     def stream(self, prompt: str = "", **options: Any) -> Iterator[str]:
         """As `generate`, of one text, a string for each token as soon as it is drawn."""
-        return self._generator.stream(prompt, _generation(options))
+        return self.engine.generate.stream(prompt, _generation(options))
 
     # ------------------------------------------------------------------------------------------- for a Keras script
 
@@ -351,28 +318,22 @@ class Model:
         Raises:
             ValueError: another engine than Keras.
         """
-        if not isinstance(self.engine, KerasEngine):
-            raise ValueError(f"{self.engine.path}: not a Keras model; load the model folder that it was made from")
-        return self.engine.model
+        return self.engine.keras.model
 
     @property
     def features(self) -> Features:
         """The function from texts to the model's input dict."""
         return self.bundle.features
 
-    @cached_property
+    @property
     def encoder(self) -> "Model":
         """The encoder alone, over the model's own layers: training the one changes the other.
 
         Raises:
             ValueError: another engine than Keras.
         """
-        from keras_ctxrep import saving
-        from keras_ctxrep.models.families import encoder_of
-
-        bundle = saving.encoder_bundle(self.keras_model, self.bundle)
-        encoder = encoder_of(self.keras_model, self.bundle.family, self.bundle.config)
-        return _in_keras(None, saving.ModelFolder(saving.finish(encoder, bundle), bundle))
+        engine = self.engine.keras.encoder
+        return Model(engine, engine.bundle)
 
     # ------------------------------------------------------------------------------------------------------ artifacts
 
@@ -399,26 +360,29 @@ class Model:
 
         Returns: the folder of the version.
         """
+        model = self.keras_model
+        from keras_ctxrep.saving import ModelFolder
         from keras_ctxrep_export import saved_model
 
-        served = self._served()
-        return saved_model.export(served.keras_model, served.bundle, out, source=self.engine.path, **options)
+        return saved_model.export(*ModelFolder(model, self.bundle).served(), out, source=self.engine.path, **options)
 
     def tflite(self, out: str | Path, quantize: str = "none", **options: Any) -> Path:
-        """Writes a .tflite file for phones, boards and browsers, of a pretraining model its encoder's.
+        """Writes a .tflite file, as `recipes.tflite` does; of a pretraining model its encoder's.
 
         Args:
             out: FILE.tflite.
             quantize: "none", "float16", "dynamic" or "int8".
-            options: `lengths`, `calibrate`, `keep_float`, `mediapipe` and `fill` of
-                `keras_ctxrep_tflite.quantize.convert`.
+            options: of `recipes.tflite`: `lengths`, `calibrate`, `keep_float`, `mediapipe`, `fill` and others; with
+                `data`, examples of the task, the file is measured against Keras and refused if it loses more than
+                `max_drop`.
 
         Returns: `out`.
         """
-        from keras_ctxrep_tflite.quantize import convert
+        with folder_of(self, as_it_is=True) as folder:
+            from keras_ctxrep.recipes.quantizing import tflite
 
-        with folder_of(self if options.get("fill") else self._served(), as_it_is=True) as folder:
-            return convert(folder, out, quantize, **options)
+            tflite(folder, out, **options, **({} if quantize == Tflite.quantize else {"quantize": quantize}))
+        return Path(out)
 
     # --------------------------------------------------------------------------------------------------------- details
 
@@ -433,90 +397,7 @@ class Model:
     @property
     def unread(self) -> Unread:
         """The counts of what gives vectors of texts."""
-        return self._vectors.unread
-
-    @property
-    def _predictor(self) -> Predictor:
-        if isinstance(self.engine, KerasEngine) and self.engine.answering and self.bundle.task in SERVED:
-            return self.engine.answering
-        return self._only_predictor
-
-    @cached_property
-    def _only_predictor(self) -> Predictor:
-        if self.bundle.generates:
-            raise ValueError(
-                "a language model in one direction has no answers: call generate(prompts), or encode(texts)"
-            )
-        if isinstance(self.engine, Engine):
-            if isinstance(self.engine.predictor, Filler):
-                raise ValueError(f"{self.engine.path}: a masked language model: call fill(texts)")
-            return self.engine.predictor
-        from keras_ctxrep.inference import keras_engine
-
-        return keras_engine.predictor_of(self.keras_model, self.bundle)
-
-    @cached_property
-    def _run(self) -> Run:
-        """The model with all its outputs."""
-        from keras_ctxrep.inference import keras_engine
-
-        return keras_engine.runner(self.keras_model)
-
-    @cached_property
-    def _filler(self) -> Filler:
-        if isinstance(self.engine, Engine):
-            if not isinstance(self.engine.predictor, Filler):
-                raise ValueError(
-                    f"{self.engine.path}: a model for the task {self.bundle.task!r} without a masked language model; "
-                    "`ctxrep tflite BERT --fill` keeps that of a pretrained BERT"
-                )
-            return self.engine.predictor
-        from keras_ctxrep.inference import keras_engine
-
-        return keras_engine.filler(self.keras_model, self.bundle)
-
-    @cached_property
-    def _generator(self) -> Generator:
-        if isinstance(self.engine, Engine):
-            if not isinstance(self.engine.predictor, Generator):
-                raise ValueError(f"{self.engine.path}: a model for the task {self.bundle.task!r} generates no text")
-            return self.engine.predictor
-        from keras_ctxrep.inference import keras_engine
-
-        return keras_engine.generator(self.keras_model, self.bundle)
-
-    @property
-    def _vectors(self) -> Predictor:
-        """What gives the vectors of texts."""
-        if isinstance(self.engine, KerasEngine):
-            answering = self.engine.answering
-            return answering if answering and answering.bundle.task == "embed" else self.encoder._predictor
-        if self.bundle.task == "embed":
-            return self._predictor
-        if self.engine.path.suffix == ".tflite":
-            raise ValueError(
-                f"{self.engine.path}: a file for the task {self.bundle.task!r} has no vectors of texts; write one of "
-                "the encoder: load(FOLDER).encoder.tflite(OUT)"
-            )
-        return self._saved_encoder
-
-    @cached_property
-    def _saved_encoder(self) -> Predictor:
-        from keras_ctxrep_export import saved_model
-
-        path: Any = self.engine.path
-        return Predictor(self.bundle.of_encoder(), saved_model.text_runner(path, signature="embed"))
-
-    @cached_property
-    def _width(self) -> int:
-        """Numbers of a vector of a text."""
-        if isinstance(self.engine, KerasEngine) and not self.engine.answering:
-            return self.encoder.keras_model.output["vector"].shape[-1]
-        return self.bundle.dims or len(self.encodings(["a"])[0]["vector"])
-
-    def _served(self) -> "Model":
-        """The model itself, or of a pretraining model its encoder."""
-        return self if self.bundle.task in SERVED or self.bundle.generates else self.encoder
+        return self.engine.encode.unread
 
 
 def load(name: str | Path, threads: int | None = None, engine: str = KERAS) -> Model:
@@ -538,23 +419,8 @@ def load(name: str | Path, threads: int | None = None, engine: str = KERAS) -> M
     Traceback (most recent call last):
     ValueError: missing.tflite: no such file or folder
     """
-    from keras_ctxrep import zoo
-
-    path = zoo.find(name)
-    if engine not in ENGINES:
-        raise ValueError(f"engine={engine!r}: {' or '.join(ENGINES)}")
-    if (path / bundles.NAME).is_file():
-        if engine == AUTO and not (bundle := bundles.load(path)).generates:
-            return _in_both(path, bundle, threads)
-        start_tensorflow()
-        from keras_ctxrep import saving
-
-        return _in_keras(path, saving.load(path))
-    files, bundle = bundles.located(path)
-    fills = files.is_file() and bundle.fills
-    opened = open_generator if bundle.generates else open_filler if fills else open_engine
-    found = opened(path, threads or 1)
-    return Model(found, found.predictor.bundle)
+    opened = open_model(name, engine, threads)
+    return Model(opened, opened.bundle)
 
 
 # ---------------------------------------------------------------------------------------------------------- details
@@ -563,29 +429,6 @@ def load(name: str | Path, threads: int | None = None, engine: str = KERAS) -> M
 @lru_cache(4)
 def _loaded_once(path: Path) -> Model:
     return load(path)
-
-
-def _in_keras(path: Path | None, folder: "ModelFolder") -> Model:
-    return Model(KerasEngine("Keras", path, lambda: folder.model), folder.bundle)
-
-
-def _in_both(path: Path, bundle: Bundle, threads: int | None) -> Model:
-    """A model folder that answers single texts through LiteRT, of a pretraining model its encoder's vectors."""
-
-    @cache
-    def model() -> "keras.Model":
-        start_tensorflow()
-        from keras_ctxrep import saving
-
-        return saving.restore(path, bundle)
-
-    def in_keras() -> Predictor:
-        answers = Model(KerasEngine("Keras", path, model), bundle)
-        return answers._served()._predictor
-
-    served = bundle if bundle.task in SERVED else bundles.load(single_texts.converted(path))
-    answering = single_texts.predictor(path, served, in_keras, threads)
-    return Model(KerasEngine(single_texts.NAME, path, model, answering), bundle)
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """Predictions through any engine: the only module that prepares text for a model with answers."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby, islice, zip_longest
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,10 +18,16 @@ from keras_ctxrep.text.features import Marks, Row, check_texts
 from keras_ctxrep.text.tokens import joined
 from keras_ctxrep.text.unread import Unread
 
-__all__ = ["Predictor", "Run", "Runner", "TextRunner"]
+if TYPE_CHECKING:
+    from keras_ctxrep.inference.filling import Filler
+    from keras_ctxrep.inference.generator import Generator
+    from keras_ctxrep.inference.keras_engine import KerasEngine
+
+__all__ = ["Engine", "Predictor", "Run", "Runner", "TextRunner"]
 
 T = TypeVar("T")
 TOGETHER = 256  # rows of a file that are answered together
+GENERATES = "a language model in one direction has no answers: call generate(prompts), as `ctxrep generate` does"
 Text = str | Sequence[str]
 Run = Callable[[dict[str, np.ndarray]], Mapping[str, Any]]  # arrays, or lists of them, over the batch
 NumberedRow = tuple[int, Row]  # the number of a query, and one of its rows
@@ -155,9 +163,8 @@ class Predictor:
 
     def __init__(self, bundle: Bundle, runner: Runner | Run, batch_size: int = 32):
         if bundle.task not in tasks.SERVED:
-            raise ValueError(
-                f"a {bundle.task} answers nothing; fine-tune it with `ctxrep train`, or use `ctxrep embed`"
-            )
+            nothing = f"a {bundle.task} answers nothing; fine-tune it with `ctxrep train`, or use `ctxrep embed`"
+            raise ValueError(GENERATES if bundle.generates else nothing)
         self.task = tasks.of_model(bundle)
         self.task.check(bundle)
         self._label_values = label_values(bundle)
@@ -348,6 +355,71 @@ class Predictor:
             return self.task.query_of_line(line.decode("utf-8", "replace"), self.bundle.pairs) if line else "empty line"
         except ValueError as error:
             return str(error)
+
+
+class Engine(Protocol):
+    """One way to run a model; `inference.engines.open_model` gives that of any artifact.
+
+    What an engine has not of `answer`, `encode`, `generate`, `fill` and `keras` raises a ValueError, which says what
+    has it.
+
+    Attributes:
+        name: "Keras", "SavedModel NAME", the name of the .tflite file, or the address of the server.
+        path: the files that it needs; None: the model is in memory, or on a server.
+        bundle: of the model.
+        exported: whether its path is a SavedModel or a .tflite file.
+    """
+
+    name: str
+    path: Path | None
+    bundle: Bundle
+    exported: bool = False
+
+    @cached_property
+    def answer(self) -> Predictor:
+        """The function from texts to answers."""
+        fills = "a masked language model has no answers: call fill(texts), as `ctxrep fill` does"
+        raise self._refusal(GENERATES if self.bundle.generates else fills)
+
+    @cached_property
+    def encode(self) -> Predictor:
+        """The function from texts to their vectors, {"vector"}."""
+        if self.bundle.encodes:
+            return self.answer
+        remedy = "write one of the encoder: load(FOLDER).encoder.tflite(OUT), or export(OUT)"
+        raise self._refusal(f"a model for the task {self.bundle.task!r} has no vectors of texts; {remedy}")
+
+    @cached_property
+    def generate(self) -> "Generator":
+        """The function from prompts to what continues them."""
+        remedy = "a language model of `ctxrep pretrain lm` does"
+        raise self._refusal(f"a model for the task {self.bundle.task!r} generates no text; {remedy}")
+
+    @cached_property
+    def fill(self) -> "Filler":
+        """The function from texts with masks to pieces for them."""
+        remedy = "`ctxrep tflite BERT --fill` keeps that of a pretrained BERT"
+        raise self._refusal(f"a model for the task {self.bundle.task!r} without a masked language model; {remedy}")
+
+    @property
+    def keras(self) -> "KerasEngine":
+        """The engine with the Keras model, which may be trained."""
+        raise self._refusal("not a Keras model; load the model folder that it was made from")
+
+    @property
+    def width(self) -> int:
+        """Numbers of a vector of a text."""
+        return self.bundle.dims or len(self.encode(["a"])[0]["vector"])
+
+    @property
+    def predictor(self) -> Any:
+        """The old name of `answer`, of a language model of `generate` or `fill`, until version 0.4."""
+        warnings.warn("engine.predictor is engine.answer now", DeprecationWarning, stacklevel=2)
+        fills = self.exported and self.bundle.fills
+        return self.generate if self.bundle.generates else self.fill if fills else self.answer
+
+    def _refusal(self, problem: str) -> ValueError:
+        return ValueError(f"{self.path or self.name}: {problem}")
 
 
 def _finite(outputs: Sequence[Mapping[str, Any]]) -> bool:

@@ -2,26 +2,28 @@
 
 import hashlib
 import os
-import warnings
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_ctxrep import tasks, zoo
-from keras_ctxrep.inference.engines import Engine, open_engine
-from keras_ctxrep.inference.predictor import Predictor, Runner
+from keras_ctxrep import tasks
+from keras_ctxrep.checks import warn
+from keras_ctxrep.inference.predictor import Engine, Predictor, Runner
 from keras_ctxrep.inference.silence import start_tensorflow
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.version import __version__
 from keras_ctxrep.zoo.folders import cache_folder, lock
 
-__all__ = ["NAME", "converted", "open_both", "predictor"]
+if TYPE_CHECKING:
+    from keras_ctxrep.inference.filling import Filler
+    from keras_ctxrep.inference.generator import Generator
+    from keras_ctxrep.inference.keras_engine import KerasEngine
 
-NAME = "LiteRT and Keras"
+__all__ = ["SingleTextEngine", "converted"]
 
 
 def converted(folder: str | Path) -> Path:
@@ -41,54 +43,68 @@ def converted(folder: str | Path) -> Path:
     if not file.is_file():
         from keras_ctxrep_tflite.quantize import convert
 
-        with lock(file, str(folder), warnings.warn):
+        with lock(file, str(folder), warn):
             if not file.is_file():
-                warnings.warn(f"{folder} is converted for LiteRT, once, into {file}", stacklevel=2)
+                warn(f"{folder} is converted for LiteRT, once, into {file}")
                 convert(folder, file)
     return file
 
 
-def predictor(
-    folder: str | Path, bundle: Bundle, in_keras: Callable[[], Predictor], threads: int | None = None
-) -> Predictor:
-    """A `Predictor` through both engines, whose answers are the same but for rounding.
+class SingleTextEngine(Engine):
+    """LiteRT and Keras as one engine, whose answers are the same but for rounding.
+
+    LiteRT answers a text by itself, Keras several, for which the model is loaded when it is first needed. Keras alone
+    answers from the first use of `keras` on, since its model may be trained.
 
     Args:
-        folder: as in `converted`.
-        bundle: of the answers, that of the file in the cache or one with another search.
-        in_keras: makes the predictor that runs several inputs together, the first time that there are some.
+        path: as in `converted`.
+        bundle: of the model, or with another search.
         threads: of LiteRT; None: one a core.
     """
-    from keras_ctxrep_tflite import runtime
 
-    opened = runtime.opened(converted(folder), bundle, threads or os.cpu_count() or 1)
-    return Predictor(bundle, _Both(opened.runner, in_keras))
+    name = "LiteRT and Keras"
 
+    def __init__(self, path: Path, bundle: Bundle, threads: int | None = None):
+        from keras_ctxrep_tflite import runtime
 
-def open_both(path: str | Path, threads: int | None = None, search: Mapping[str, float] | None = None) -> Engine:
-    """As `engines.open_engine`, of a model folder both engines.
+        self.path, self.bundle, self._trainable = path, bundle, False
+        file = converted(path)
+        read = bundle if bundle.task in tasks.SERVED else bundles.load(file)
+        self._one = runtime.opened(file, read, threads or os.cpu_count() or 1).runner
+        self._both = Predictor(read, Runner(self._run))
 
-    Args:
-        path, search: as there.
-        threads: as in `predictor`; of a .tflite file None is one.
-    """
-    files, bundle = bundles.located(zoo.find(path))
-    if bundle.task not in tasks.SERVED or not (files / bundles.NAME).is_file():
-        return open_engine(path, threads, search)
-    if search:
-        bundle = tasks.get(bundle.task).with_search(bundle, **search)
-    return Engine(NAME, files, predictor(files, bundle, lambda: open_engine(path, search=search).predictor, threads))
+    @cached_property
+    def answer(self) -> Predictor:
+        return self._both if self.bundle.task in tasks.SERVED else self._keras.answer
 
+    @cached_property
+    def encode(self) -> Predictor:
+        return self._both if self._both.bundle.encodes else self._keras.encode
 
-class _Both(Runner):
-    def __init__(self, one: Runner, many: Callable[[], Predictor]):
-        super().__init__(self._run)
-        self._one, self._many = one, cache(lambda: many().runner)
+    @cached_property
+    def generate(self) -> "Generator":
+        return self._keras.generate
+
+    @cached_property
+    def fill(self) -> "Filler":
+        return self._keras.fill
+
+    @property
+    def keras(self) -> "KerasEngine":
+        self._trainable = True
+        return self._keras
+
+    @cached_property
+    def _keras(self) -> "KerasEngine":
+        start_tensorflow()
+        from keras_ctxrep import saving
+        from keras_ctxrep.inference.keras_engine import KerasEngine
+
+        return KerasEngine(saving.restore(self.path, self.bundle), self.bundle, self.path)
 
     def _run(self, batch: dict[str, np.ndarray]) -> Mapping[str, Any]:
-        if len(next(iter(batch.values()))) == 1:
+        if len(next(iter(batch.values()))) == 1 and not self._trainable:
             return self._one.run(batch)
-        start_tensorflow()
-        runner = self._many()
-        self.tokens = runner.tokens
+        runner = (self._keras.answer if self.bundle.task in tasks.SERVED else self._keras.encode).runner
+        self._both.runner.tokens = runner.tokens
         return runner.run(batch)

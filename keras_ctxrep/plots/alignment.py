@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.plots.drawing import check_drawable, drawing, heat_map
 from keras_ctxrep.tasks.translate import Translate, Translation
 
@@ -31,7 +31,7 @@ def alignment(artifact: str | Path, text: str, out: str | Path) -> dict[str, Any
             gets no answer, or another file suffix.
     """
     check_drawable(out)
-    predictor = open_engine(artifact).predictor
+    predictor = open_model(artifact).answer
     task, bundle = predictor.task, predictor.bundle
     if not isinstance(task, Translate):
         raise ValueError(f"{artifact}: an alignment is of a model that writes texts (translate), not of {task.name!r}")

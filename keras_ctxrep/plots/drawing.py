@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.checks import warn
 from keras_ctxrep.version import install_hint
 
 __all__ = ["check_drawable", "drawing", "heat_map"]
@@ -51,7 +52,7 @@ def drawing(out: str | Path, texts: Iterable[str]) -> Iterator[Any]:
             fonts.append(name)
     if lacking:
         characters = f"the characters {''.join(sorted(lacking)[:10])}; install one, or look at it as .html in a browser"
-        warnings.warn(f"{out}: no installed font has {characters}", stacklevel=4)
+        warn(f"{out}: no installed font has {characters}")
     settings: Any = {"font.family": [*dict.fromkeys(fonts)], "text.parse_math": False}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)

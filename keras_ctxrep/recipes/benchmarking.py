@@ -18,10 +18,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from keras_ctxrep import saving, tasks, zoo
+from keras_ctxrep import tasks, zoo
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.checks import read_yaml
-from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.options import LEARNED, Finetuning, keywords
 from keras_ctxrep.recipes.finetuning import Run
 from keras_ctxrep.recipes.glue_sets import GLUE, SETS, TFDS, Layout, Set
@@ -348,7 +348,7 @@ def _predict(part: _Rows, cell: Cell, out: Path) -> None:
     predictor = None
     for name, examples in part.tests():
         if predictor is None:
-            predictor = keras_engine.predictor_of(*saving.load(out / part.name / f"seed-{cell.seed}"))
+            predictor = open_model(out / part.name / f"seed-{cell.seed}").answer
         (out / SUBMISSION).mkdir(exist_ok=True)
         with atomic_write(out / SUBMISSION / f"{name}.tsv") as path, open(path, "w", encoding="utf-8") as file:
             file.write("index\tprediction\n")

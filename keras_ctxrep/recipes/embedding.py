@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_ctxrep import zoo
 from keras_ctxrep.atomic import atomic_write, reserve
+from keras_ctxrep.checks import warn
 from keras_ctxrep.inference.model import load
 from keras_ctxrep.options import Embedding, keywords
 from keras_ctxrep.tasks.task import NO_WORDS
@@ -103,11 +104,9 @@ def _write_vectors(
                 count, cut = count + 1, cut + ("truncated" in answer)
                 progress(count)
     if empty:
-        warnings.warn(
-            f"{len(empty):,} sentences have vectors of zeros, the first of them {empty[0]:,}: {NO_WORDS}", stacklevel=4
-        )
+        warn(f"{len(empty):,} sentences have vectors of zeros, the first of them {empty[0]:,}: {NO_WORDS}")
     if cut:
-        warnings.warn(f"{cut:,} sentences were longer than the model reads, and were cut", stacklevel=4)
+        warn(f"{cut:,} sentences were longer than the model reads, and were cut")
     return count
 
 

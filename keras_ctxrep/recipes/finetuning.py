@@ -3,7 +3,6 @@
 import hashlib
 import math
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
@@ -16,6 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from keras_ctxrep import saving, tasks, zoo
+from keras_ctxrep.checks import warn
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import frozen
@@ -168,7 +168,7 @@ class Run:
         survey = self.survey()
         dev_set = [*Reader(task, self.dev_columns, self.skipped, survey.labels, survey.pairs)(dev, "validation")]
         if self.skipped:
-            warnings.warn(skipped_rows(self.skipped), stacklevel=5)
+            warn(skipped_rows(self.skipped))
         loss = self.loss(survey)
         with scope(options.precision, strategy):
             assembled = self.assemble(survey)
@@ -182,7 +182,7 @@ class Run:
         unread, asked = Unread(bundle), dev_set[:ENCODED]
         unread.add([*map(task.training_queries, asked)], [rows for rows, _ in encoded_examples(bundle, asked)])
         if message := unread.message(dev_name):
-            warnings.warn(message, stacklevel=5)
+            warn(message)
         survey = self._with_words(survey, bundle)
         replicas = strategy.num_replicas_in_sync
         rows = min(options.batch_size, max(1, survey.count // replicas) * replicas)  # the same on all devices
@@ -239,7 +239,7 @@ class Run:
         self.check_pairs(survey.pairs)
         survey.labels = self.task.labels(survey.used, self.name, self.task_options)
         if doubt := self.task.doubt(survey.count, survey.used):
-            warnings.warn(f"{self.name}: {doubt}", stacklevel=6)
+            warn(f"{self.name}: {doubt}")
         return survey
 
     def check_pairs(self, pairs: bool) -> None:
@@ -333,7 +333,7 @@ class Run:
         rate = options.learning_rate or usual
         if rate >= TOO_HIGH * usual:
             reason = "AdamW moves every weight by about as much in a step, so that what was learned before is lost"
-            warnings.warn(f"learning_rate={rate:g}: {reason}; the default of this encoder is {usual:.2g}", stacklevel=6)
+            warn(f"learning_rate={rate:g}: {reason}; the default of this encoder is {usual:.2g}")
         decided = {"learning_rate": rate, "evaluations": options.evaluations or Fit.evaluations}
         by_epochs = self.by_epochs
         if self.task.reads.windows and (by_epochs or options.unfreeze is not None):
@@ -377,10 +377,9 @@ class Run:
         layers = max(distances.values())
         left = {distances[name] for name, start in starts.items() if start >= (steps or math.inf)}
         if steps and left:
-            warnings.warn(
+            warn(
                 f"unfreeze={interval}: {len(left)} of {layers} layers stay frozen to the end; "
-                f"unfreeze={steps / epoch / (layers + 1):.2g} would train all of them",
-                stacklevel=7,
+                f"unfreeze={steps / epoch / (layers + 1):.2g} would train all of them"
             )
         return starts
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_ctxrep import tasks
 from keras_ctxrep.checks import printable
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.inference.model import Model, load
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.options import KERAS, Indexing, keywords
@@ -287,7 +287,7 @@ def _encoded(
 
 def _reader(reader: "str | Path | Model | Predictor") -> Predictor | Callable[..., list[dict]]:
     """What answers questions, (texts, pairs) -> answers."""
-    opened = open_engine(reader).predictor if isinstance(reader, str | Path) else reader
+    opened = open_model(reader).answer if isinstance(reader, str | Path) else reader
     bundle = opened.bundle
     answers = opened.predict if isinstance(opened, Model) else opened
     if not {"answer", "null_score"} <= tasks.of_model(bundle).outputs.keys():

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from keras_ctxrep.atomic import atomic_write
-from keras_ctxrep.inference.engines import open_engine
-from keras_ctxrep.inference.single_texts import open_both
-from keras_ctxrep.options import AUTO, Prediction
+from keras_ctxrep.inference.engines import open_model
+from keras_ctxrep.options import Prediction
 from keras_ctxrep.recipes.predicting_parts import json_line, predict_parts
 from keras_ctxrep.recipes.reading import read_unlabelled
 from keras_ctxrep.tasks import Task
@@ -73,8 +72,7 @@ def predict(
         for path in (artifact, source):
             if isinstance(path, str | Path) and os.path.realpath(path) == os.path.realpath(out):
                 raise ValueError(f"{out}: it is read, and would be replaced; give --out another name")
-    opened = open_both if options.engine == AUTO else open_engine
-    predictor = opened(artifact, threads, options.search).predictor
+    predictor = open_model(artifact, options.engine, threads, options.search).answer
     skipped: list[str] | None = [] if options.skip_bad else None
     if rows:
         examples = read_unlabelled(predictor.task, str(source), options.columns, skipped)

@@ -59,7 +59,7 @@ def predict_parts(
     if out.is_file():
         raise ValueError(f"{out}: a file; --processes and --runner write a folder of parts")
     search = tuple(sorted(options.search.items()))
-    opened_once(path, threads, search)  # what is wrong with it is said before a worker fails
+    _ = opened_once(path, threads, search).answer  # what is wrong with it is said before a worker fails
     setting = [__version__, _digest(path), search]
     with lock_folder(out), temporary_folder(out) as folder:
         names, missing = [], []
@@ -124,7 +124,7 @@ class _Part:
     out: Path
 
     def __call__(self, name: str) -> None:
-        predictor = opened_once(self.artifact, self.threads, self.search).predictor
+        predictor = opened_once(self.artifact, self.threads, self.search).answer
         with atomic_write(self.out / name) as path, open(path, "w", encoding="utf-8", newline="\n") as file:
             for _, answer in predictor.answered_lines(available_lines(self.texts / name)):
                 file.write(json_line(predictor.typed(answer)))

@@ -2,7 +2,6 @@
 models in one direction."""
 
 import itertools
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -13,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_ctxrep import saving, zoo
+from keras_ctxrep.checks import warn
 from keras_ctxrep.models import elmo, lm
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
@@ -159,7 +159,7 @@ def _copy_common_layers(source: keras.Model, initial: Any, model: keras.Model, b
     fresh = [layer.name for layer in model.layers if layer.trainable_weights and layer.name not in common]
     copy_weights(source, model, skip=fresh)
     if fresh:
-        warnings.warn(f"{init} has no {', '.join(fresh)} that fits: trained from random weights", stacklevel=5)
+        warn(f"{init} has no {', '.join(fresh)} that fits: trained from random weights")
 
 
 def _language_modelling(corpus: Sequence[str | Path], options: Pretraining, initial: Any, config: Any) -> _Plan:

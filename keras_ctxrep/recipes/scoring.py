@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,9 @@ import numpy as np
 
 from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.checks import warn
 from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import elmo, lm
 from keras_ctxrep.models.model import copy_weights
@@ -21,7 +22,6 @@ from keras_ctxrep.options import Scoring, keywords
 from keras_ctxrep.recipes.corpora import masked_once, watched
 from keras_ctxrep.recipes.reading import Data
 from keras_ctxrep.recipes.targets import fitting
-from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.features import WordPieceFeatures, check_sentences
@@ -86,21 +86,15 @@ def score(
     Raises:
         ValueError: the data is malformed or does not fit the model's task.
     """
-    if isinstance(folder, str | Path):
-        name, exported, opened = folder, _exported(folder), lambda: saving.load(zoo.find(folder))
-    else:
-        name, exported, opened = str(folder), folder.exported, lambda: (folder.keras_model, folder.bundle)
-    if exported is not None:
-        _check_counts(name, exported.bundle, options)
-        if exported.bundle.task not in tasks.SERVED or carry_state:
-            raise ValueError(f"{name}: an export of the task {exported.bundle.task!r}: score the model folder it is of")
-        return _score_task(exported, data, predictions, options)
-    model, bundle = opened()
+    name, engine = (folder, open_model(folder)) if isinstance(folder, str | Path) else (str(folder), folder.engine)
+    engine, bundle = engine if engine.exported else engine.keras, engine.bundle
     _check_counts(name, bundle, options)
+    if engine.exported and (bundle.task not in tasks.SERVED or carry_state):
+        raise ValueError(f"{name}: an export of the task {bundle.task!r}: score the model folder it is of")
     if carry_state and bundle.task not in _CARRYING:
         raise ValueError(f"{name}: its task is {bundle.task!r}; carry_state is of a biLM")
     if bundle.task in tasks.SERVED:
-        predictor = keras_engine.predictor_of(model, bundle, batch_size)
+        predictor = Predictor(bundle, engine.answer.runner, batch_size)
         return _score_task(predictor, data, predictions, options)
     if predictions or replace(options, compare_ngram=None, order=Scoring.order) != Scoring():
         raise ValueError(f"{name}: its task is {bundle.task!r}; columns, skip_bad and predictions are for task models")
@@ -109,7 +103,7 @@ def score(
     if suffix(Path(data)) in TABLES:
         raise ValueError(f"{data}: rows of a table, and a {bundle.task} is scored on running text, a sentence a line")
     score_text = _CARRYING[bundle.task] if carry_state else _PRETRAINING[bundle.task]
-    figures = score_text(model, bundle, data, batch_size)
+    figures = score_text(engine.keras.model, bundle, data, batch_size)
     return figures if options.compare_ngram is None else figures | _score_counts(bundle, data, figures, options)
 
 
@@ -142,16 +136,6 @@ def _score_counts(bundle: Bundle, data: str | Path, figures: dict, options: Scor
         shown["ngram_perplexity_per_word"] = float(np.exp(nats / figures["words"]))
         shown["ngram_bits_per_character"] = float(nats / np.log(2) / figures["characters"])
     return shown
-
-
-def _exported(path: str | Path) -> Predictor | None:
-    """The predictor of a .tflite file or a SavedModel; None of a model folder, or of what is none of these."""
-    from keras_ctxrep.inference.engines import open_engine
-
-    path = Path(path)
-    versions = [path, *path.iterdir()] if path.is_dir() and not (path / bundles.NAME).is_file() else []
-    saved_model = any((version / bundles.SAVED_MODEL).is_file() for version in versions)
-    return open_engine(path).predictor if saved_model or path.suffix == ".tflite" else None
 
 
 def _score_language_model(model, bundle: Bundle, data: str | Path, batch_size: int) -> dict:
@@ -189,7 +173,7 @@ def _score_task(predictor: Predictor, data: Data, predictions: str | Path | None
     examples = list(fitting(bundle, data, options.columns, skipped, "validation"))
     answers = predictor.ask(examples)
     if message := predictor.unread.message(str(data) if isinstance(data, str | Path) else "the data"):
-        warnings.warn(message, stacklevel=4)
+        warn(message)
     if predictions is not None:
         with atomic_write(predictions) as path:
             rows = [_answered(predictor, *pair) for pair in zip(examples, answers, strict=True)]

@@ -268,9 +268,9 @@ def _of_saved_model(path: Path, name: str, version: int) -> Served:
 
 def _of_file(path: Path, name: str, version: int) -> Served:
     """A .tflite file, whose answers are made the outputs of the same model's SavedModel."""
-    from keras_ctxrep.inference.engines import open_engine
+    from keras_ctxrep.inference.engines import open_model
 
-    predictor = open_engine(path).predictor
+    predictor = open_model(path).answer
     bundle, task = predictor.bundle, predictor.task
     names = task.inputs(bundle)
 

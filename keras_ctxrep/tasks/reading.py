@@ -1,12 +1,12 @@
 """How the examples of a task are read from files: its columns and formats, and the rows that are malformed."""
 
 import copy
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from keras_ctxrep.checks import warn
 from keras_ctxrep.text import files
 
 __all__ = ["Reading", "Record"]
@@ -194,10 +194,9 @@ class Reading:
                 continue
             if other := files.key_of(row, self.columns[name]):
                 option = column_option(name, other, source is None)
-                warnings.warn(
+                warn(
                     f"{source or IN_PYTHON}: no column {column!r}, which the model was trained from; {other!r} is read "
-                    f"as its {name}. {option} says that it is meant",
-                    stacklevel=3,
+                    f"as its {name}. {option} says that it is meant"
                 )
 
     def _parsed(

@@ -5,7 +5,6 @@ which a task has if it names them as bases.
 """
 
 import copy
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from keras_ctxrep import options
+from keras_ctxrep.checks import warn
 from keras_ctxrep.tasks.reading import Reading, Record
 from keras_ctxrep.text import files, scores
 from keras_ctxrep.text.bundle import Bundle
@@ -589,7 +589,7 @@ def warn_of_unseen(unseen: Counter[str], source: str) -> None:
     if unseen:
         listed = ", ".join(f"{label!r} ({count:,})" for label, count in unseen.most_common(10))
         more = f" and {len(unseen) - 10:,} more" if len(unseen) > 10 else ""
-        warnings.warn(f"{source}: labels that the model cannot predict count as errors: {listed}{more}", stacklevel=3)
+        warn(f"{source}: labels that the model cannot predict count as errors: {listed}{more}")
 
 
 def confidence(answer: dict) -> dict[str, float]:

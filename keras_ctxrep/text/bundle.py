@@ -146,6 +146,11 @@ class Bundle:
         """Whether it is a masked language model, which names words for [MASK]."""
         return self.task == "pretrainer"
 
+    @property
+    def encodes(self) -> bool:
+        """Whether it is an encoder, whose answers are vectors of texts."""
+        return self.task == "embed"
+
     @cached_property
     def tokens(self) -> Any:
         """The tokens of a language model in one direction, or of the forward half of a biLM.

@@ -1,13 +1,13 @@
 """Texts that a model cannot read: of a language or a script of which it has learned nothing."""
 
 import unicodedata
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
+from keras_ctxrep.checks import warn
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row, StaticFeatures, WordFeatures, WordPieceFeatures
 from keras_ctxrep.text.pairs import PairFeatures
@@ -118,7 +118,7 @@ class Unread:
         finally:
             self._watched = False
         if message := self.message(source, before):
-            warnings.warn(message, stacklevel=4)
+            warn(message)
 
     @cached_property
     def _kind(self) -> "_Kind":

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_ctxrep import saving, tasks
 from keras_ctxrep.cli.main import main
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from keras_ctxrep.version import __version__
@@ -118,7 +118,7 @@ def test_a_damaged_file_is_not_loaded(copy, name):
     data = bytearray((copy / name).read_bytes())
     data[len(data) // 2] ^= 1
     (copy / name).write_bytes(data)
-    for load in (saved_model.load, saved_model.encoder, lambda path: open_engine(path.parent)):
+    for load in (saved_model.load, saved_model.encoder, lambda path: open_model(path.parent)):
         with pytest.raises(ValueError, match=f"7/{name}: is not the file that was exported; copy the whole folder"):
             load(copy)
     if name != "saved_model.pb":  # which TensorFlow does not check

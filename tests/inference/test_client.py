@@ -18,6 +18,7 @@ from keras_ctxrep import saving
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import client, keras_engine
 from keras_ctxrep.inference.client import Target
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep_export import saved_model
 
@@ -153,7 +154,12 @@ def test_same_answers_as_the_saved_model(double, task, served):
     expected = saved_model.load(folder)(TEXTS, CASES[task])
     with double(loaded) as url:
         answers = client.load(url, Target("m", timeout=100), bundle, batch_size=2)(TEXTS, CASES[task])
-    assert rounded(answers) == rounded(expected)
+        engine = open_model(url, target=Target("m", timeout=100), bundle=bundle)
+        assert rounded(engine.answer(TEXTS, CASES[task])) == rounded(answers) == rounded(expected)
+    with pytest.raises(ValueError, match=f"{url}: not a Keras model; load the model folder"):
+        _ = engine.keras
+    with pytest.raises(ValueError, match=f"{url}: a model on a server: give its target and its bundle"):
+        open_model(url)
 
 
 def rounded(value):

@@ -74,10 +74,10 @@ def test_a_tflite_file(folder, tmp_path, capsys, tflite_in_process):
     assert json.loads(capsys.readouterr().out)["masks"][0][0]["piece"] == answers[0][0][0].piece
     small = ctx.load(folder).tflite(tmp_path / "small.tflite", "dynamic", fill=True)
     assert small.stat().st_size < file.stat().st_size and len(ctx.load(small).fill([TEXT])[0]) == 2
-    with pytest.raises(ValueError, match=r"a masked language model: call fill\(texts\)"):
+    with pytest.raises(ValueError, match=r"a masked language model has no answers: call fill\(texts\)"):
         ctx.load(file).predict(["the rain"])
     assert main.main(["predict", str(file)]) == 1
-    assert "a masked language model, which `ctxrep fill` takes" in capsys.readouterr().err
+    assert "a masked language model has no answers: call fill(texts), as `ctxrep fill` does" in capsys.readouterr().err
     with pytest.raises(ValueError, match="calibrate: of models with answers; a masked language model has logits"):
         ctx.load(folder).tflite(tmp_path / "no.tflite", fill=True, quantize="int8", calibrate=["x"])
     encoder = ctx.load(folder).tflite(tmp_path / "encoder.tflite", lengths=(16,))

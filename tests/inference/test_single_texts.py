@@ -9,6 +9,7 @@ import pytest
 import keras_ctxrep as ctx
 from keras_ctxrep import recipes, saving
 from keras_ctxrep.inference import single_texts
+from keras_ctxrep.inference.engines import open_model
 from tests import tiny
 
 pytestmark = pytest.mark.trains
@@ -31,8 +32,9 @@ def folder(tflite_in_process, tmp_path_factory):
 def encoder(folder):
     """The encoder of `folder`, in the cache too."""
     out = ctx.load(folder).encoder.save(folder.with_name("encoder"))
-    with pytest.warns(UserWarning, match="converted"):
-        single_texts.converted(out)
+    with pytest.warns(UserWarning, match="converted") as caught:
+        ctx.load(out, engine="auto")
+    assert {each.filename for each in caught} == {__file__}
     return out
 
 
@@ -59,8 +61,8 @@ def test_answers_of_both(folder, asked):
         if "error" not in answer:
             np.testing.assert_allclose([own["score"], other["score"]], answer["score"], atol=1e-5)
     np.testing.assert_allclose(model.encode(TEXTS[:2]), expected.encode(TEXTS[:2]), atol=1e-5)
-    again = single_texts.open_both(folder)
-    assert again.name == single_texts.NAME and again.predictor(["the cat"])[0]["label"] == one_by_one[0]["label"]
+    again = open_model(folder, "auto")
+    assert again.name == "LiteRT and Keras" and again.answer(["the cat"])[0]["label"] == one_by_one[0]["label"]
 
 
 def test_once_the_keras_model_is_taken_it_answers(folder):
@@ -68,7 +70,8 @@ def test_once_the_keras_model_is_taken_it_answers(folder):
     before = model.predict(["the cat"])[0]["probabilities"]
     for weight in model.keras_model.weights:
         weight.assign(-weight)
-    assert model.predict(["the cat"])[0]["probabilities"] != before and model.engine.name == "Keras"
+    after = model.predict(["the cat"])[0]["probabilities"]
+    assert after != before and after == model.engine.keras.answer(["the cat"])[0]["probabilities"]
 
 
 def test_other_weights_are_another_file(folder, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from keras_ctxrep import recipes, saving
 from keras_ctxrep.cli import main
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
@@ -102,7 +102,7 @@ def test_every_engine(task, family, kind, sizes, tflite_in_process, tmp_path):
     saved_model.export(model, bundle, tmp_path / "serving" / "m")
     quantize.convert(tmp_path / "m", tmp_path / "m.tflite", lengths=(8,))
     paths = (tmp_path / "m", tmp_path / "serving" / "m", tmp_path / "m.tflite")
-    reference, *others = [open_engine(path).predictor(asked, against) for path in paths]
+    reference, *others = [open_model(path).answer(asked, against) for path in paths]
     for answers in others:
         for first, second in zip(reference, answers, strict=True):
             assert first.keys() - {"n_best"} == second.keys() - {"n_best"}

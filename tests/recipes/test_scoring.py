@@ -9,7 +9,7 @@ import seqeval.metrics
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.options import WORDS, Finetuning
 from keras_ctxrep.recipes.finetuning import Run
 from keras_ctxrep.tasks.semantic_roles import Roles
@@ -291,7 +291,7 @@ def test_held_out_roles_with_unseen_labels_score_as_in_seqeval(tmp_path, rng):
     labels = ("O", "B-ARG0", "I-ARG0", "B-ARG1", "I-ARG1")
     saving.save(tmp_path / "m", *tiny.model("semantic_roles", vocab=VOCAB, labels=labels))
     examples = [Roles(tuple(rng.choice([*"xyz"], 6).tolist()), 0) for _ in range(30)]
-    answers = open_engine(tmp_path / "m").predictor.ask(examples)
+    answers = open_model(tmp_path / "m").answer.ask(examples)
     predicted = [list(to_iob2([word["label"] for word in answer["words"]])) for answer in answers]
     gold = [to_iob2([tag if rng.random() < 0.7 else "B-R-ARGM-ADJ" for tag in tags]) for tags in predicted]
     path = put(

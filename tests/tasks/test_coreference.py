@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import recipes, saving, tasks
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.tasks.coreference import Pronoun
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize
@@ -122,12 +122,12 @@ def test_every_engine(trained, tmp_path):
     assert figures["metric"] == "f1" and figures["f1"] > 0.95 and figures["feminine_f1"] == figures["f1"]
     quantize.convert(trained, tmp_path / "a.tflite", "dynamic", (16, 32))
     saved_model.export(*saving.load(trained), tmp_path / "served")
-    engines = [open_engine(path) for path in (trained, tmp_path / "served", tmp_path / "a.tflite")]
+    engines = [open_model(path) for path in (trained, tmp_path / "served", tmp_path / "a.tflite")]
     for row in compare.compare(engines, examples):
         assert row["agreement"] == 1 and row["quality"] > 0.95
     text, marks = "the rain  and the snow\u00ad was she", [(28, 31), (4, 8), (18, 22)]
     for engine in engines:
-        (answer,) = engine.predictor([text], marks=[marks])
+        (answer,) = engine.answer([text], marks=[marks])
         assert (answer["label"], answer["name"]) == ("B", "snow")
-    (cut,) = engines[0].predictor(["the " * 40 + text], marks=[[(160 + a, 160 + b) for a, b in marks]])
+    (cut,) = engines[0].answer(["the " * 40 + text], marks=[[(160 + a, 160 + b) for a, b in marks]])
     assert cut["truncated"] and cut["label"] in ("A", "B", "neither")

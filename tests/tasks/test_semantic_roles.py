@@ -10,7 +10,7 @@ import pytest
 
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.inference import keras_engine
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.tasks.reading import Record
 from keras_ctxrep.tasks.semantic_roles import Roles
 from keras_ctxrep_export import saved_model
@@ -153,17 +153,17 @@ def test_every_engine(trained, tmp_path):
     assert recipes.score(trained, examples)["span_f1"] > 0.95
     model, bundle = saving.load(trained)
     assert bool(bundle.stack) == ("token_ids" not in model.input) == ("marks" in model.input)
-    predict = keras_engine.predictor(trained)
+    predict = keras_engine.answer(trained)
     expected = predict.ask(examples)
     quantize.convert(trained, tmp_path / "a.tflite", "dynamic", (16, 32))
     saved_model.export(model, bundle, tmp_path / "served")
-    engines = [open_engine(path) for path in (trained, tmp_path / "served", tmp_path / "a.tflite")]
+    engines = [open_model(path) for path in (trained, tmp_path / "served", tmp_path / "a.tflite")]
     for row in compare.compare(engines, examples):
         assert row["agreement"] == 1 and row["quality"] > 0.95
     # one text, two predicates, in characters
     text, spans = "rain  is snow is piano", [(6, 8), (14, 16)]
     for engine in engines:
-        answers = engine.predictor([text] * 2, marks=[[span] for span in spans])
+        answers = engine.answer([text] * 2, marks=[[span] for span in spans])
         texts = [[text[a["start"] : a["end"]] for a in answer["arguments"]] for answer in answers]
         assert texts == [["rain", "snow"], ["snow", "piano"]]
     script = (
@@ -196,10 +196,10 @@ def test_lines(models, tflite_in_process, tmp_path):
         ["rain"],
     ]
     raw = "\n".join(map(json.dumps, lines)).encode() + b"\nrain is snow\n"
-    answers = list(keras_engine.predictor(tmp_path / "m").lines(io.BytesIO(raw)))
+    answers = list(keras_engine.answer(tmp_path / "m").lines(io.BytesIO(raw)))
     assert ["error" in answer for answer in answers] == [False, False, True, True, True, True]
     assert "[begin, end)" in answers[2]["error"] and "not JSON" in answers[5]["error"]
     with pytest.raises(ValueError, match="reads 1 marked spans"):
-        keras_engine.predictor(tmp_path / "m")(["rain is snow"])
+        keras_engine.answer(tmp_path / "m")(["rain is snow"])
     quantize.convert(tmp_path / "m", tmp_path / "m.tflite", lengths=(8,))
     assert len(runtime.load(tmp_path / "m.tflite")(["rain is snow"], marks=[[(5, 7)]])[0]["words"]) == 3

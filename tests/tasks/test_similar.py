@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 import keras_ctxrep as ctx
 from keras_ctxrep import losses, recipes, saving, tasks
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.recipes import targets
@@ -319,7 +319,7 @@ def test_every_engine(tflite_in_process, tmp_path):
         np.testing.assert_allclose(ctx.load(path).encode(texts), vectors, atol=1e-5)
         other = recipes.score(path, SCORED)
         assert other["spearman"] == pytest.approx(figures["spearman"])
-    (row,) = [Predictor(bundle, open_engine(tmp_path / "m.tflite").predictor.runner).ask([POSITIVE[0]])]
+    (row,) = [Predictor(bundle, open_model(tmp_path / "m.tflite").answer.runner).ask([POSITIVE[0]])]
     assert row[0]["similarity"] == pytest.approx(
         float(cosines(*loaded.encode(["a b", "a c"])[:, None])[0, 0]), abs=1e-5
     )

@@ -9,7 +9,7 @@ import pytest
 
 from keras_ctxrep import saving, tasks
 from keras_ctxrep.cli.main import main
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.inference.keras_engine import predictor_of
 from keras_ctxrep.models import lm
 from keras_ctxrep.recipes import finetune
@@ -170,12 +170,12 @@ def test_all_engines_give_the_same_text(units, decoder, tmp_path):
     for beams in (1, 2):  # a signature with options; the greedy loop of the file; its steps instead of a loop
         expected = predictor_of(model, task.with_search(bundle, beams=beams))(WORDS)
         for path in (saved, tmp_path / "model.tflite"):
-            answers = open_engine(path, search={"beams": beams}).predictor(WORDS)
+            answers = open_model(path, search={"beams": beams}).answer(WORDS)
             assert texts_of(answers) == texts_of(expected)
             for answer, own in zip(answers, expected, strict=True):
                 assert answer["score"] == pytest.approx(own["score"], abs=1e-5)
     with pytest.raises(ValueError, match="alpha=1: a SavedModel has that of its export"):
-        open_engine(saved, search={"alpha": 1})
+        open_model(saved, search={"alpha": 1})
 
 
 @pytest.mark.trains

@@ -12,7 +12,7 @@ import tqdm
 from keras_ctxrep import saving
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.options import Tflite
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text import bundle as bundles
@@ -184,8 +184,8 @@ def test_a_saved_model_cites_the_figures(folder, data, tmp_path, capsys):
 
 def test_a_label_that_the_model_does_not_know_is_an_error(tiny_model, tmp_path):
     saving.save(tmp_path / "m", *tiny_model("classify"))
-    engines = [open_engine(tmp_path / "m")] * 2
-    (answer,) = engines[0].predictor(["the cat"])
+    engines = [open_model(tmp_path / "m")] * 2
+    (answer,) = engines[0].answer(["the cat"])
     examples = [Example("the cat", answer["label"]), Example("rain", "maybe")]
     with pytest.warns(UserWarning, match=r"count as errors: 'maybe' \(1\)") as caught:
         rows = compare.compare(engines, examples)
@@ -209,7 +209,7 @@ def test_examples_that_a_model_cannot_read(tiny_model, tmp_path, model, examples
             tmp_path / model, load(tmp_path / model), tmp_path / "m.tflite", Tflite(), [40], tmp_path / "rows.jsonl"
         )
     with pytest.raises(ValueError, match=message):
-        compare.compare([open_engine(tmp_path / model)], examples)
+        compare.compare([open_model(tmp_path / model)], examples)
 
 
 def test_calibration_reads_the_given_columns(folder, tmp_path):

@@ -1,11 +1,12 @@
 """The table of `ctxrep compare`."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from keras_ctxrep import saving, tasks
 from keras_ctxrep.cli import main
-from keras_ctxrep.inference.engines import Engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.plots import engines
 from keras_ctxrep.tasks.classify import Example
@@ -16,9 +17,8 @@ from keras_ctxrep_tflite import compare, quantize
 def engine(name, path, values):
     """A regressor that answers a text by its number of words."""
     bundle = Bundle("static", "regress", {"words": 1, "width": 1, "lowercase": True, "buckets": 0}, 8, vocab=("<UNK>",))
-    return Engine(
-        name, path, Predictor(bundle, lambda batch: {"logits": [[values[m.sum() - 1]] for m in batch["mask"]]})
-    )
+    predictor = Predictor(bundle, lambda batch: {"logits": [[values[m.sum() - 1]] for m in batch["mask"]]})
+    return SimpleNamespace(name=name, path=path, answer=predictor)
 
 
 def test_the_difference_from_the_reference(tmp_path):
@@ -45,8 +45,8 @@ def test_engines_agree_that_a_text_has_no_words(tmp_path):
     engines = [engine(name, tmp_path, [1.0]) for name in ("one", "other")]
     rows = compare.measured(engines, [Example("x"), Example("\u200b")])
     assert rows[1]["agreement"] == 1 and rows[1]["difference"] == 0
-    answers = engines[0].predictor(["x", ""])
-    measured = compare.measure(engines[0].predictor, [Example("x")], answers[:1], answers[1:])
+    answers = engines[0].answer(["x", ""])
+    measured = compare.measure(engines[0].answer, [Example("x")], answers[:1], answers[1:])
     assert measured["agreement"] == 0 and measured["difference"] == 1
 
 
@@ -68,7 +68,7 @@ def test_latencies_by_length(tmp_path, monkeypatch):
     clock = iter(np.cumsum([0.0, 0.001, 0.0, 0.003, 0.0, 0.01]))
     monkeypatch.setattr(compare.time, "perf_counter", lambda: next(clock))
     examples = [Example("x " * size) for size in (3, 16, 40)]
-    rows = compare.compare([Engine("only", tmp_path, predictor)], examples)
+    rows = compare.compare([SimpleNamespace(name="only", path=tmp_path, answer=predictor)], examples)
     assert rows[0]["lengths"] == [
         {"tokens": 16, "texts": 2, "p50": pytest.approx(2.0), "p95": pytest.approx(2.9)},
         {"tokens": 64, "texts": 1, "p50": pytest.approx(10.0), "p95": pytest.approx(10.0)},

@@ -51,7 +51,7 @@ def test_the_same_texts_and_logits(folder, tmp_path):
         outputs = {name: np.array(value) for name, value in model.keras_model(inputs | {"state": state}).items()}
         state = outputs["state"]
         for number, (name, tolerance) in enumerate([("lm.tflite", 1e-4), ("small.tflite", 0.3)]):
-            step = ctx.load(tmp_path / name)._generator.run(inputs | {"state": states[number]})
+            step = ctx.load(tmp_path / name).engine.generate.run(inputs | {"state": states[number]})
             states[number] = np.asarray(step["state"])
             np.testing.assert_allclose(np.asarray(step["logits"]), outputs["logits"], atol=tolerance)
         expected.append(outputs["logits"])
@@ -105,7 +105,7 @@ def test_perplexity_of_the_number_formats(tmp_path, monkeypatch):
     tokens = [*features.prompt("\n".join(lines[450:])), features.end]
     for quantize_as, tolerance in (("none", 1e-4), ("float16", 0.01), ("dynamic", 0.01)):
         file = ctx.load(model.tflite(tmp_path / f"{quantize_as}.tflite", quantize_as))
-        run, state, nats = file._generator.run, np.zeros((1, file._generator.state_size), np.float32), 0.0
+        run, state, nats = file.engine.generate.run, np.zeros((1, file.engine.generate.state_size), np.float32), 0.0
         for token, following in pairwise(tokens):
             inputs = {"token_ids": np.array([[token]], np.int32), "mask": np.ones((1, 1), np.int32), "state": state}
             outputs = run(inputs)

@@ -11,7 +11,7 @@ from ai_edge_litert.interpreter import Interpreter
 import keras_ctxrep as ctx
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.layers import lstm
 from keras_ctxrep.options import Tflite
 from keras_ctxrep.tasks.classify import Example
@@ -156,7 +156,7 @@ def test_fewer_tokens_than_the_model_reads(long_model, tflite_in_process, tmp_pa
         UserWarning, match=r"lengths=\[.*8\]: the file reads 8 tokens of a text, and the model 20: .* the length 20"
     ):
         quantize.convert(long_model, tmp_path / "m.tflite", lengths=(4, 8))
-    engines = [open_engine(path) for path in (long_model, tmp_path / "m.tflite")]
+    engines = [open_model(path) for path in (long_model, tmp_path / "m.tflite")]
     rows = compare.compare(engines, [Example("a " * size) for size in (6, 7, 10, 40)])
     assert [row["truncated"] for row in rows] == [1, 3]
     column = compare.HEADER.index("cut texts")

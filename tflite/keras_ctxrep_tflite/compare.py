@@ -15,8 +15,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from keras_ctxrep import tasks
-from keras_ctxrep.inference.engines import Engine, answer, open_engine
-from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.inference.predictor import Engine, Predictor
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.tasks.task import warn_of_unseen
 from keras_ctxrep.text import scores
@@ -48,16 +47,15 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
         ValueError: an engine has another task or other labels than the reference, its task has no answers to compare,
             or a text has no words.
     """
-    bundle = engines[0].predictor.bundle
-    task = engines[0].predictor.task
+    bundle, task = engines[0].answer.bundle, engines[0].answer.task
     check_task(engines[0].path, bundle)
     for engine in engines:
-        labels, own = engine.predictor.bundle.labels, engine.predictor.task.name
+        labels, own = engine.answer.bundle.labels, engine.answer.task.name
         if own != task.name:
             raise ValueError(f"{engine.path}: its task is {own!r}, not {task.name!r} as the reference's")
         if labels != bundle.labels:
             raise ValueError(f"{engine.path}: its labels are {list(labels)}, not the reference's")
-        engine.predictor.check(examples, engine.path)
+        engine.answer.check(examples, engine.path)
     check_labels(task, bundle, examples)
     return measured(engines, examples)
 
@@ -73,23 +71,23 @@ def measured(
         engines, examples: as in `compare`.
         watch: passes the items of a loop on and shows its progress, from what is done and what the items are.
     """
-    task, labels = engines[0].predictor.task, engines[0].predictor.bundle.labels
+    task, labels = engines[0].answer.task, engines[0].answer.bundle.labels
     parts = [examples[begin : begin + PART] for begin in range(0, len(examples), PART)]
     results = [
-        [answer for part in watch(parts, f"answers of {engine.name}", "parts") for answer in engine.predictor.ask(part)]
+        [answer for part in watch(parts, f"answers of {engine.name}", "parts") for answer in engine.answer.ask(part)]
         for engine in engines
     ]
     seconds = np.empty((len(engines), len(examples)))
     for column, example in watch([*enumerate(examples)], "latency of single texts", "texts"):
         for row, engine in enumerate(engines):
             begin = time.perf_counter()
-            engine.predictor.ask([example])
+            engine.answer.ask([example])
             seconds[row, column] = time.perf_counter() - begin
-    tokens = np.array([_tokens(engines[0].predictor, example) for example in examples])
+    tokens = np.array([_tokens(engines[0].answer, example) for example in examples])
     rows = []
     reference = None  # the statistic of the first engine's answers
     for engine, answers, times in zip(engines, results, seconds, strict=True):
-        measured = measure(engine.predictor, examples, results[0], answers)
+        measured = measure(engine.answer, examples, results[0], answers)
         rows.append(
             {
                 "engine": engine.name,
@@ -161,7 +159,7 @@ def start(path: str | Path) -> dict[str, float]:
         RuntimeError: the process failed; the message is the end of its output.
     """
     paths = os.pathsep.join(filter(None, sys.path))
-    command = [sys.executable, "-m", "keras_ctxrep_tflite.compare", str(path)]
+    command = [sys.executable, "-m", "keras_ctxrep.inference.engines", str(path)]
     environment = os.environ | {"PYTHONPATH": paths}
     with tempfile.TemporaryFile("w+") as errors:
         begin = time.perf_counter()
@@ -175,21 +173,6 @@ def start(path: str | Path) -> dict[str, float]:
             last = "".join(errors.readlines()[-5:])
             raise RuntimeError(f"{path}: a process that opens it failed:\n{last}")
     return {"start_seconds": seconds, "peak_bytes": json.loads(peak)}
-
-
-def _start(path: str) -> None:
-    """What `start` runs: prints a line after the first answer, and then the peak of the memory."""
-    predictor = open_engine(path).predictor
-    print("answered", flush=True)
-    answer(predictor, "word " * predictor.bundle.max_length)
-    if sys.platform == "linux":  # getrusage counts the process that started this one
-        with open("/proc/self/status") as status:
-            print(next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")))
-    else:
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        print(peak if sys.platform == "darwin" else peak * 1024)
 
 
 def measure(
@@ -270,7 +253,3 @@ def lengths_table(rows: Sequence[dict]) -> list[list[str]]:
         for line, row in zip(lines, rows, strict=True):
             line += [f"{row['start_seconds']:.2f} s", f"{row['peak_bytes'] / 1e6:,.0f} MB"]
     return [["latency, p50 / p95", *header], *lines]
-
-
-if __name__ == "__main__":
-    _start(sys.argv[1])

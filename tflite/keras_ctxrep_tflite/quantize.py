@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,14 +15,16 @@ import numpy as np
 
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write, temporary_folder
-from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.checks import warn
 from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.inference.silence import start_tensorflow
 from keras_ctxrep.options import LENGTHS, Tflite
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.pairs import PAIR
 from keras_ctxrep_tflite import acceptance, calibration, compare, weights
 from keras_ctxrep_tflite import mediapipe as for_mediapipe
+from keras_ctxrep_tflite.runtime import LiteRTEngine
 
 __all__ = ["LENGTHS", "Conversion", "build", "convert"]
 
@@ -238,15 +239,20 @@ def _accepted(
     """The conversion with its rows and its card, if it does not lose too much."""
     with tempfile.TemporaryDirectory() as scratch:
         stages.begin("opening Keras and the file")
-        path = conversion.write(Path(scratch) / "measured.tflite")
-        engines = [open_engine(folder), open_engine(path)._replace(name=Path(out).name)]
+        start_tensorflow()
+        from keras_ctxrep import saving
+        from keras_ctxrep.inference.keras_engine import KerasEngine
+
+        path = conversion.write(Path(scratch) / Path(out).name)
+        file = LiteRTEngine(path, bundles.load(path))
+        engines = [KerasEngine(*saving.load(folder), Path(folder)), file]
         rows = compare.measured(engines, examples, stages.over)
     options, bundle = conversion.options, conversion.bundle
     section = acceptance.section(rows, options, conversion.float_layers, Path(data).name, len(examples))
     card = f"{bundle.card.rstrip()}\n\n{section}".lstrip()
     conversion = replace(conversion, rows=rows, bundle=replace(bundle, card=card))
     rejected = Path(out).with_suffix(".rejected.tflite")
-    lost = acceptance.drop(rows[1], rows[0], engines[0].predictor.task)
+    lost = acceptance.drop(rows[1], rows[0], file.answer.task)
     if lost > options.max_drop:
         conversion.write(rejected)
         raise acceptance.Rejected(acceptance.reason(rows, lost, options, rejected, out))
@@ -275,10 +281,10 @@ def _check(
     if signature_lengths[-1] < bundle.max_length:
         read = f"reads {signature_lengths[-1]} tokens of a text, and the model {bundle.max_length}"
         remedy = f"longer texts are cut; add the length {bundle.max_length} to read as much"
-        warnings.warn(f"lengths={signature_lengths}: the file {read}: {remedy}", stacklevel=4)
+        warn(f"lengths={signature_lengths}: the file {read}: {remedy}")
     if options.quantize == "int8" and not options.calibrate:
         remedy = "give texts for fixed ranges of the activations (--calibrate FILE), or choose dynamic"
-        warnings.warn(f"int8 without texts to calibrate with is the same as dynamic; {remedy}", stacklevel=4)
+        warn(f"int8 without texts to calibrate with is the same as dynamic; {remedy}")
     return signature_lengths
 
 

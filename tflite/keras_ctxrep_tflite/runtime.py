@@ -18,7 +18,7 @@ import numpy as np
 from keras_ctxrep import tasks
 from keras_ctxrep.inference.filling import Filler
 from keras_ctxrep.inference.generator import Generator
-from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.inference.predictor import Engine, Predictor
 from keras_ctxrep.inference.silence import quiet_stderr
 from keras_ctxrep.options import Generation
 from keras_ctxrep.tasks import Task
@@ -28,7 +28,7 @@ from keras_ctxrep.text.pairs import PAIR
 from keras_ctxrep.version import install_hint
 from keras_ctxrep_tflite import mediapipe, weights
 
-__all__ = ["filler", "generator", "load"]
+__all__ = ["LiteRTEngine", "filler", "generator", "load"]
 
 SUBWORDS = ("subword_ids", f"{PAIR}subword_ids")  # the inputs of word vectors with n-grams
 MASKS = ("mask", f"{PAIR}mask", "memory_mask")  # the inputs that say how many tokens there are
@@ -56,6 +56,26 @@ def load(path: str | Path, threads: int = 1) -> Predictor:
     ValueError: missing.tflite: no such file or folder
     """
     return opened(path, bundles.load(path), threads)
+
+
+class LiteRTEngine(Engine):
+    """A .tflite file as an engine, which has run once.
+
+    Args:
+        path, threads: as in `load`.
+        bundle: of the file, or with another search.
+    """
+
+    exported = True
+
+    def __init__(self, path: Path, bundle: Bundle, threads: int = 1):
+        self.name, self.path, self.bundle = path.name, path, bundle
+        if bundle.generates:
+            self.generate = generator(path, bundle, threads)
+        elif bundle.fills:
+            self.fill = filler(path, bundle, threads)
+        else:
+            self.answer = opened(path, bundle, threads)
 
 
 def opened(path: str | Path, bundle: Bundle, threads: int = 1) -> Predictor:

@@ -1,0 +1,56 @@
+"""What an engine does not have is an error that says what has it."""
+
+from dataclasses import replace
+
+import pytest
+
+from keras_ctxrep.inference import engines
+from keras_ctxrep.inference.keras_engine import KerasEngine
+from keras_ctxrep.inference.predictor import Engine
+from tests import tiny
+
+
+class File(Engine):
+    """An export of a task, with nothing in it."""
+
+    exported = True
+
+    def __init__(self, task):
+        self.name = self.path = f"{task}.tflite"
+        self.bundle = replace(tiny.bundle("embed"), task=task)
+
+
+@pytest.mark.parametrize(
+    ("task", "part", "message"),
+    [
+        ("pretrainer", "answer", r"a masked language model has no answers: call fill\(texts\), as `ctxrep fill` does"),
+        ("causal_language_model", "answer", "a language model in one direction has no answers: call generate"),
+        ("classify", "encode", "a model for the task 'classify' has no vectors of texts; write one of the encoder"),
+        ("classify", "generate", "a model for the task 'classify' generates no text; a language model of `ctxrep"),
+        ("classify", "fill", "a model for the task 'classify' without a masked language model; `ctxrep tflite"),
+        ("classify", "keras", "not a Keras model; load the model folder that it was made from"),
+    ],
+)
+def test_an_engine_names_what_has_the_part_that_it_lacks(task, part, message):
+    with pytest.raises(ValueError, match=f"^{task}.tflite: {message}"):
+        getattr(File(task), part)
+
+
+def test_a_model_in_memory_is_an_engine_with_its_present_weights():
+    engine = KerasEngine(*tiny.model("classify"))
+    before = engine.answer(["the cat"])[0]["probabilities"]
+    for weight in engine.keras.model.weights:
+        weight.assign(-weight)
+    assert engine.answer(["the cat"])[0]["probabilities"] != before
+    with pytest.raises(AttributeError, match="cannot assign"):
+        engine.name = "other"
+
+
+def test_the_old_names(tmp_path):
+    folder = tiny.save(tmp_path / "m", tiny.bundle("classify"))
+    with pytest.warns(DeprecationWarning, match="open_engine is open_model now"):
+        engine = engines.open_engine(folder)
+    with pytest.warns(DeprecationWarning, match="engine.answer now"):
+        assert engine.predictor is engine.answer
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = engines.nothing
