@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_ctxrep.layers.dropout import replica
+from keras_ctxrep.layers.softmax import MASKED
 from keras_ctxrep.layers.window import window_mask
 
 __all__ = [
@@ -315,7 +316,7 @@ class MultipleNegatives(VectorLoss):
         itself = ops.arange(count)[:, None] == ops.arange(ops.shape(names)[0])[None, :]
         no_negative = ops.logical_and(ops.logical_or(belongs, own[:, None] == names[None, :]), ops.logical_not(itself))
         logits = self.scale * ops.matmul(queries, ops.transpose(candidates))  # (B, C)
-        logits = ops.where(no_negative, -1e9, logits)
+        logits = ops.where(no_negative, MASKED, logits)
         of_positive = self.scale * ops.sum(queries * candidates[:count], -1)
         return ops.mean(ops.logsumexp(logits, -1) - of_positive)
 
@@ -347,7 +348,7 @@ class CoSENT(VectorLoss):
     def of_batch(self, scores, numbers, vectors) -> Any:
         cosines = self.scale * ops.sum(vectors[:, 0] * vectors[:, 1], -1)  # (B,)
         differences = cosines[None, :] - cosines[:, None]  # (B, B), of j to i
-        ranked = ops.where(scores[:, None] > scores[None, :], differences, -1e9)
+        ranked = ops.where(scores[:, None] > scores[None, :], differences, MASKED)
         return ops.logsumexp(ops.concatenate([ops.zeros((1,)), ops.reshape(ranked, (-1,))]))
 
     def get_config(self) -> dict[str, Any]:
