@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_ctxrep.layers import cpu
 from keras_ctxrep.layers.dropout import Dropout
-from keras_ctxrep.layers.layer import Layer
+from keras_ctxrep.layers.layer import Configured, Layer
 from keras_ctxrep.layers.softmax import masked_softmax
 
 __all__ = ["Bias", "PositionEmbedding", "SinusoidalPositions", "TakePositions", "TransformerBlock"]
@@ -257,7 +257,7 @@ class Bias(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class PositionEmbedding(keras.layers.Layer):
+class PositionEmbedding(Configured, keras.layers.Layer):
     """Adds a learned vector for each position.
 
     Devlin et al. 2018, figure 2.
@@ -277,6 +277,8 @@ class PositionEmbedding(keras.layers.Layer):
     >>> PositionEmbedding(4)(ops.ones((1, 3, 2))).shape
     TensorShape([1, 3, 2])
     """
+
+    fields = ("positions", "initializer_range")
 
     def __init__(self, positions, initializer_range=0.02, **kwargs):
         super().__init__(**kwargs)
@@ -302,9 +304,6 @@ class PositionEmbedding(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape) -> Any:
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"positions": self.positions, "initializer_range": self.initializer_range}
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
