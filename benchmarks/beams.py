@@ -95,7 +95,8 @@ def graph(cases: Cases, dtype: str) -> Callable[[float], Sequences]:
         memory, mask = tf.zeros([count, 1, 1]), tf.ones([count, 1], tf.int32)
         state = tf.stack([tf.range(count, dtype=tf.float32), tf.zeros([count])], 1)
         longest, beams = tf.constant(cases.longest), tf.constant(cases.beams)
-        found = beam_search.search(step, memory, mask, state, BEGIN, END, longest, beams, alphas, (), dtype)
+        options = beam_search.Options(BEGIN, END, longest, beams, alphas, dtype=dtype)
+        found = beam_search.search(step, memory, mask, state, options)
         return found.tokens, found.scores
 
     def run(alpha: float) -> Sequences:

@@ -8,6 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_ctxrep.layers.dropout import replica
+from keras_ctxrep.layers.layer import Configured
+from keras_ctxrep.layers.softmax import MASKED
 from keras_ctxrep.layers.window import window_mask
 
 __all__ = [
@@ -24,7 +26,7 @@ __all__ = [
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class CrossEntropy(keras.losses.Loss):
+class CrossEntropy(Configured, keras.losses.Loss):
     """Softmax cross-entropy of class numbers, with label smoothing and weights of the classes.
 
     Label smoothing is that of Szegedy et al. 2016, section 7, https://arxiv.org/abs/1512.00567: the target gives 1 - s
@@ -44,6 +46,8 @@ class CrossEntropy(keras.losses.Loss):
     0.6269
     """
 
+    fields = ("label_smoothing", "class_weights")
+
     def __init__(self, label_smoothing: float = 0.0, class_weights: Sequence[float] | None = None, **kwargs):
         super().__init__(**kwargs)
         self.label_smoothing = label_smoothing
@@ -58,10 +62,6 @@ class CrossEntropy(keras.losses.Loss):
         if self.class_weights is None:
             return loss
         return loss * ops.take(ops.convert_to_tensor(self.class_weights, loss.dtype), labels)
-
-    def get_config(self) -> dict[str, Any]:
-        config = {"label_smoothing": self.label_smoothing, "class_weights": self.class_weights}
-        return super().get_config() | config
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -125,7 +125,7 @@ class Distillation(keras.losses.Loss):
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class WordDistillation(keras.losses.Loss):
+class WordDistillation(Configured, keras.losses.Loss):
     """How far a student's vectors of words are from those of a teacher.
 
     The mean over the words of 1 - cosine, as DistilBERT's (Sanh et al. 2019, https://arxiv.org/abs/1910.01108) of its
@@ -146,6 +146,8 @@ class WordDistillation(keras.losses.Loss):
     0.5
     """
 
+    fields = ("relations",)
+
     def __init__(self, relations: bool = False, **kwargs):
         super().__init__(**kwargs)
         self.relations = relations
@@ -162,12 +164,9 @@ class WordDistillation(keras.losses.Loss):
         squares = ops.sum(ops.mean(ops.square(differences), axis=1) * pairs, axis=(-2, -1))
         return squares / ops.maximum(ops.sum(pairs, axis=(-2, -1)), 1)
 
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"relations": self.relations}
-
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class TextDistillation(keras.losses.Loss):
+class TextDistillation(Configured, keras.losses.Loss):
     """How far a student's vectors of texts are from those of a teacher, and their similarities from the teacher's.
 
     1 - cosine of each text, and the mean squared difference of the cosines between the texts of the batch, as in Tung &
@@ -188,6 +187,8 @@ class TextDistillation(keras.losses.Loss):
     2.0
     """
 
+    fields = ("weight",)
+
     def __init__(self, weight: float = 10.0, **kwargs):
         super().__init__(**kwargs)
         self.weight = weight
@@ -199,16 +200,13 @@ class TextDistillation(keras.losses.Loss):
         differences = ops.mean(ops.square(_cosines(teacher) - _cosines(student)))
         return distances + self.weight * _counted_once(differences, rows, ops.shape(student)[0])
 
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"weight": self.weight}
-
 
 def _cosines(vectors):
     """Between all pairs of vectors of length 1, (..., W, D) -> (..., W, W)."""
     return ops.matmul(vectors, ops.swapaxes(vectors, -1, -2))
 
 
-class VectorLoss(keras.losses.Loss):
+class VectorLoss(Configured, keras.losses.Loss):
     """Base of the losses over the vectors of the texts of a whole batch.
 
     The rows of a batch are texts, those of an example one after the other: a text and its pair, or a text, its positive
@@ -231,20 +229,22 @@ class VectorLoss(keras.losses.Loss):
     Returns: float32 (1,), of the whole batch.
     """
 
+    fields = ("texts", "nested")
+
     def __init__(self, texts: int = 2, nested: Sequence[int] = (), **kwargs):
         super().__init__(**kwargs)
-        self.texts, self.nested = int(texts), tuple(int(width) for width in nested)
+        self.texts, self.nested = int(texts), [int(width) for width in nested]
 
     def call(self, y_true, y_pred) -> Any:
         width = y_pred.shape[-1]
         if self.nested and not 0 < min(self.nested) <= max(self.nested) < width:
-            raise ValueError(f"widths {list(self.nested)}: vectors of {width} numbers can only be cut to fewer")
+            raise ValueError(f"widths {self.nested}: vectors of {width} numbers can only be cut to fewer")
         targets, _ = _of_all_replicas(ops.cast(y_true, "float32"))
         vectors, rows = _of_all_replicas(ops.cast(y_pred, "float32"))
         targets = ops.reshape(targets, (-1, self.texts, 2))  # (B, texts, 2)
         scores, numbers = targets[:, 0, 0], targets[:, :, 1]
         losses = [
-            self.of_batch(scores, numbers, ops.reshape(unit(vectors[:, :size]), (-1, self.texts, size)))
+            self.of_batch(scores, numbers, ops.reshape(_scaled_to_one(vectors[:, :size]), (-1, self.texts, size)))
             for size in (width, *self.nested)
         ]
         loss = _counted_once(sum(losses[1:], losses[0]), rows, ops.shape(vectors)[0])
@@ -261,9 +261,6 @@ class VectorLoss(keras.losses.Loss):
         Returns: float32 ().
         """
         raise NotImplementedError
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"texts": self.texts, "nested": list(self.nested)}
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -288,6 +285,8 @@ class MultipleNegatives(VectorLoss):
     >>> round(float(MultipleNegatives(scale=1.0)(targets, vectors)), 4)  # log(1 + 1 / e)
     0.3133
     """
+
+    fields = (*VectorLoss.fields, "scale")
 
     def __init__(self, scale: float = 20.0, texts: int = 2, nested: Sequence[int] = (), **kwargs):
         super().__init__(texts, nested, **kwargs)
@@ -315,12 +314,9 @@ class MultipleNegatives(VectorLoss):
         itself = ops.arange(count)[:, None] == ops.arange(ops.shape(names)[0])[None, :]
         no_negative = ops.logical_and(ops.logical_or(belongs, own[:, None] == names[None, :]), ops.logical_not(itself))
         logits = self.scale * ops.matmul(queries, ops.transpose(candidates))  # (B, C)
-        logits = ops.where(no_negative, -1e9, logits)
+        logits = ops.where(no_negative, MASKED, logits)
         of_positive = self.scale * ops.sum(queries * candidates[:count], -1)
         return ops.mean(ops.logsumexp(logits, -1) - of_positive)
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"scale": self.scale}
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -340,6 +336,8 @@ class CoSENT(VectorLoss):
     [0.3133, 1.3133]
     """
 
+    fields = (*VectorLoss.fields, "scale")
+
     def __init__(self, scale: float = 20.0, texts: int = 2, nested: Sequence[int] = (), **kwargs):
         super().__init__(texts, nested, **kwargs)
         self.scale = scale
@@ -347,11 +345,8 @@ class CoSENT(VectorLoss):
     def of_batch(self, scores, numbers, vectors) -> Any:
         cosines = self.scale * ops.sum(vectors[:, 0] * vectors[:, 1], -1)  # (B,)
         differences = cosines[None, :] - cosines[:, None]  # (B, B), of j to i
-        ranked = ops.where(scores[:, None] > scores[None, :], differences, -1e9)
+        ranked = ops.where(scores[:, None] > scores[None, :], differences, MASKED)
         return ops.logsumexp(ops.concatenate([ops.zeros((1,)), ops.reshape(ranked, (-1,))]))
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"scale": self.scale}
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -369,6 +364,8 @@ class CosineRegression(VectorLoss):
     0.125
     """
 
+    fields = (*VectorLoss.fields, "lowest", "highest")
+
     def __init__(self, lowest: float = 0.0, highest: float = 1.0, texts: int = 2, nested: Sequence[int] = (), **kwargs):
         super().__init__(texts, nested, **kwargs)
         self.lowest, self.highest = lowest, highest
@@ -377,14 +374,13 @@ class CosineRegression(VectorLoss):
         wanted = (scores - self.lowest) / (self.highest - self.lowest)
         return ops.mean(ops.square(ops.sum(vectors[:, 0] * vectors[:, 1], -1) - wanted))
 
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"lowest": self.lowest, "highest": self.highest}
 
-
-def unit(vectors) -> Any:
+def _scaled_to_one(vectors):
     """Vectors (..., D) of length 1; those shorter than 1e-12, of texts without words, are left as they are.
 
-    >>> [round(x, 2) for x in ops.convert_to_numpy(unit(ops.array([3.0, 4.0]))).tolist()]
+    `layers.sentence.unit_length` multiplies the gradient of such a vector by 1e7.
+
+    >>> [round(x, 2) for x in ops.convert_to_numpy(_scaled_to_one(ops.array([3.0, 4.0]))).tolist()]
     [0.6, 0.8]
     """
     squares = ops.sum(ops.square(vectors), -1, keepdims=True)
@@ -422,7 +418,7 @@ def _counted_once(loss, rows, total) -> Any:
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class NegativeSampling(keras.losses.Loss):
+class NegativeSampling(Configured, keras.losses.Loss):
     """The loss of skip-gram and CBOW over blocks of words: negative sampling, with noise words that a block shares.
 
     Mikolov et al. 2013, https://arxiv.org/abs/1310.4546, eq. 4: -log s(x) of a true pair and -log s(-x) of `negatives`
@@ -446,6 +442,8 @@ class NegativeSampling(keras.losses.Loss):
     2.7728
     """
 
+    fields = ("negatives", "noise")
+
     def __init__(self, negatives: int = 5, noise: int = 32, **kwargs):
         super().__init__(**kwargs)
         self.negatives, self.noise = negatives, noise
@@ -463,6 +461,3 @@ class NegativeSampling(keras.losses.Loss):
         of_noise = ops.repeat(ops.cast(pairs, y_pred.dtype) * weight, self.noise, -1)
         true_of_all = ops.concatenate([true, ops.zeros_like(of_noise)], -1)
         return ops.sum(ops.concatenate([true, of_noise], -1) * softplus - true_of_all * y_pred, -1)
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"negatives": self.negatives, "noise": self.noise}

@@ -8,6 +8,8 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from keras_ctxrep.layers.layer import Configured
+
 __all__ = ["LAMB", "SGD", "Adagrad", "AdamW", "LossScale", "OptimizerSpec", "RowwiseAdagrad"]
 
 _HOOKS = ("_all_reduce_sum_gradients", "_apply_weight_decay")
@@ -20,7 +22,7 @@ def _message(fault: str) -> str:
     )
 
 
-class _ByRows(keras.optimizers.Optimizer):
+class _ByRows(Configured, keras.optimizers.Optimizer):
     """Gradient clipping over all replicas, and updates by row for sparse gradients; base of all optimizers.
 
     The gradient is summed over the replicas and over repeated rows of embeddings, and then its norm is clipped: Keras
@@ -101,6 +103,8 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
     1.0
     """
 
+    fields = ("factors", "starts")
+
     def __init__(self, learning_rate=1e-3, weight_decay=0.01, clip=1.0, factors=None, starts=None, **kwargs):
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
         self.clip, self.factors, self.starts = clip, dict(factors or {}), dict(starts or {})
@@ -142,9 +146,6 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
             epsilon=self.epsilon,
             grad=ops.cast(gradient, variable.dtype),
         )
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"factors": self.factors, "starts": self.starts}
 
     def _unfrozen(self, value, variable):
         """A gradient or a learning rate; zero until the variable's start."""
@@ -242,6 +243,8 @@ class Adagrad(_ByRows, keras.optimizers.Adagrad):
     1.0
     """
 
+    fields = ("gradient_scale",)
+
     def __init__(
         self, learning_rate=0.2, clip=10.0, gradient_scale=1.0, initial_accumulator_value=1.0, epsilon=0.0, **kwargs
     ):
@@ -250,9 +253,6 @@ class Adagrad(_ByRows, keras.optimizers.Adagrad):
 
     def update_step(self, gradient, variable, learning_rate) -> None:
         super().update_step(_mapped(lambda values: values * self.gradient_scale, gradient), variable, learning_rate)
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"gradient_scale": self.gradient_scale}
 
     def _row_step(self, gradient, variable, rows):
         a = self._accumulators[self._get_variable_index(variable)]
@@ -273,15 +273,14 @@ class SGD(_ByRows, keras.optimizers.SGD):
     1024.0
     """
 
+    fields = ("gradient_scale",)
+
     def __init__(self, learning_rate=0.01, gradient_scale=1.0, **kwargs):
         super().__init__(learning_rate, **kwargs)
         self.clip, self.gradient_scale = None, gradient_scale
 
     def update_step(self, gradient, variable, learning_rate) -> None:
         super().update_step(gradient, variable, learning_rate * self.gradient_scale)
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"gradient_scale": self.gradient_scale}
 
     def _row_step(self, gradient, variable, rows):
         return gradient
@@ -302,6 +301,8 @@ class RowwiseAdagrad(_ByRows, keras.optimizers.Optimizer):
     >>> RowwiseAdagrad(0.1).epsilon
     1e-08
     """
+
+    fields = ("gradient_scale", "epsilon")
 
     def __init__(self, learning_rate=0.1, gradient_scale=1.0, epsilon=1e-8, **kwargs):
         super().__init__(learning_rate, **kwargs)
@@ -331,9 +332,6 @@ class RowwiseAdagrad(_ByRows, keras.optimizers.Optimizer):
     def _scaled(self, gradient, accumulated):
         divisor = ops.sqrt(accumulated) + self.epsilon
         return gradient / ops.reshape(divisor, (-1, *[1] * (len(gradient.shape) - 1)))
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"gradient_scale": self.gradient_scale, "epsilon": self.epsilon}
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

@@ -338,6 +338,7 @@ class Fit(Schedule, Patience):
         None, "write checkpoints into this folder; the same call resumes from the last one", metavar="FOLDER"
     )
     identity: str = option("", "of the run: a checkpoint of another one is refused")
+    source: str = option("", "of the batches, files and a seed, for the error of a loss that is no number")
 
     def __post_init__(self):
         super().__post_init__()

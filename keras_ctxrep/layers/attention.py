@@ -8,6 +8,7 @@ from keras import ops
 from keras_ctxrep.layers.causal import CausalTransformerBlock, by_head
 from keras_ctxrep.layers.dropout import Dropout
 from keras_ctxrep.layers.layer import Layer
+from keras_ctxrep.layers.softmax import MASKED, masked_softmax
 from keras_ctxrep.layers.transformer import norm
 
 __all__ = ["Attention", "AttentionalRNN", "MemoryAttention", "TransformerDecoderBlock", "TwoWayAttention"]
@@ -85,10 +86,8 @@ def _weights(scores, mask):
     >>> ops.convert_to_numpy(_weights(ops.zeros((2, 2)), ops.array([[1, 0], [0, 0]]))).tolist()
     [[1.0, 0.0], [0.0, 0.0]]
     """
-    real = ops.cast(mask, "float32")
-    kept = ops.cast(scores, "float32") - 1e9 * (1 - real)
-    weights = ops.ones_like(kept) if kept.shape[-1] == 1 else ops.softmax(kept)  # of one, Keras warns
-    return ops.cast(weights * real, scores.dtype)
+    weights = masked_softmax(ops.cast(scores, "float32"), mask)
+    return ops.cast(weights * ops.cast(mask, "float32"), scores.dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -132,8 +131,8 @@ class TwoWayAttention(Layer):
         scores += ops.matmul(context, self.context_kernel)
         scores += ops.transpose(ops.matmul(question, self.question_kernel), (0, 2, 1))
         asked = ops.matmul(_weights(scores, question_mask[:, None]), question)  # (B, T, D)
-        real = ops.cast(question_mask, "float32")[:, None]
-        best = ops.max(ops.cast(scores, "float32") - 1e9 * (1 - real), axis=-1)  # (B, T)
+        real = ops.cast(question_mask, "bool")[:, None]
+        best = ops.max(ops.where(real, ops.cast(scores, "float32"), MASKED), axis=-1)  # (B, T)
         weights = ops.cast(_weights(best, mask), context.dtype)
         attended = ops.matmul(weights[:, None], context)  # (B, 1, D)
         return ops.concatenate([context, asked, context * asked, context * attended], axis=-1)

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_ctxrep.layers.layer import Layer
+from keras_ctxrep.layers.softmax import masked_softmax
 from keras_ctxrep.layers.transformer import TransformerBlock, norm
 
 __all__ = ["CausalTransformerBlock", "GatedConvolution", "NgramContext"]
@@ -202,9 +203,8 @@ class CausalTransformerBlock(TransformerBlock):
         if past is not None:
             filled = positions[None] >= before - count  # (B, before + T)
             allowed = ops.logical_and(allowed, filled[:, None])  # (B, T, before + T)
-        scores = scores - 1e9 * (1 - ops.cast(allowed[:, None], "float32"))
-        weights = ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores)  # of one, Keras warns
-        weights = self.drop_weights(ops.cast(weights, x.dtype), training=training)
+        weights = ops.cast(masked_softmax(scores, allowed[:, None]), x.dtype)
+        weights = self.drop_weights(weights, training=training)
         mixed = ops.transpose(ops.matmul(weights, by_head(value, self.heads)), (0, 2, 1, 3))  # (B, T, H, D/H)
         mixed = self.attention_output(ops.reshape(mixed, (-1, width)))
         return self.drop_output(mixed, training=training), end

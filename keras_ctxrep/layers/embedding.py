@@ -6,6 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_ctxrep.layers.layer import Configured
+
 __all__ = ["Embedding", "FactorizedEmbedding", "ReversibleEmbedding"]
 
 
@@ -65,7 +67,7 @@ class ReversibleEmbedding(keras.layers.ReversibleEmbedding):
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class FactorizedEmbedding(ReversibleEmbedding):
+class FactorizedEmbedding(Configured, ReversibleEmbedding):
     """`ReversibleEmbedding` with fewer weights: a table of narrow vectors, (V, R), times a projection, (R, D).
 
     Lan et al. 2019 (ALBERT), section 3.1, https://arxiv.org/abs/1909.11942.
@@ -86,6 +88,8 @@ class FactorizedEmbedding(ReversibleEmbedding):
     >>> FactorizedEmbedding(9, 2, 4)(ops.array([[3, 8, 0]])).shape
     TensorShape([1, 3, 4])
     """
+
+    fields = ("units",)
 
     def __init__(self, input_dim: int, output_dim: int, units: int, **kwargs):
         super().__init__(input_dim, output_dim, **kwargs)
@@ -111,6 +115,3 @@ class FactorizedEmbedding(ReversibleEmbedding):
     def variable_serialization_spec(self) -> dict:
         """The weights that a file has, by the layer's form of quantization; None: not quantized."""
         return super().variable_serialization_spec | {None: ["embeddings", "projection"]}
-
-    def get_config(self) -> dict:
-        return super().get_config() | {"units": self.units}

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_ctxrep.layers.layer import Layer
+from keras_ctxrep.layers.softmax import LOWEST
 
 __all__ = ["MaskedPooling", "SentenceMarkers", "ZeroPadding"]
 
@@ -154,8 +155,7 @@ class MaskedPooling(Layer):
         if "mean" in self.how:
             pooled.append(ops.sum(sequence * weights, axis=-2) / ops.maximum(count, 1))
         if "max" in self.how:
-            lowest = ops.cast(-6e4, sequence.dtype)  # fits float16
-            highest = ops.max(ops.where(weights > 0, sequence, lowest), axis=-2)
+            highest = ops.max(ops.where(weights > 0, sequence, ops.cast(LOWEST, sequence.dtype)), axis=-2)
             pooled.append(highest * ops.minimum(count, 1))
         return pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
 

@@ -1,4 +1,4 @@
-"""The output softmax over a vocabulary of words: full, or sampled in training."""
+"""Masked softmax, and the output softmax over a vocabulary of words: full, or sampled in training."""
 
 from typing import Any
 
@@ -10,6 +10,25 @@ from keras_ctxrep.layers.embedding import take_rows
 from keras_ctxrep.layers.layer import Layer
 
 __all__ = ["TiedSoftmax", "VocabularySoftmax"]
+
+MASKED = -1e4  # the score of what is masked: fits float16, in which some devices compute, and its exponential is 0
+LOWEST = -6e4  # below every real logit and vector, and fits float16
+
+
+def masked_softmax(scores, mask):
+    """The softmax over the last axis of the scores where the mask is 1, in their own type.
+
+    Args:
+        scores: float (..., S).
+        mask: 1 or true for real ones, of a shape that broadcasts to that of the scores.
+
+    Returns: the weights, as `scores`; unspecified where no score of a row is real.
+
+    >>> ops.convert_to_numpy(masked_softmax(ops.zeros((1, 3)), ops.array([[1, 1, 0]]))).tolist()
+    [[0.5, 0.5, 0.0]]
+    """
+    scores += ops.cast(MASKED * (1 - ops.cast(mask, "float32")), scores.dtype)
+    return ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores)  # of one score, Keras warns
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -77,7 +96,7 @@ class VocabularySoftmax(Layer):
         true = ops.sum(flat * kernel[:split], axis=-1, keepdims=True) + ops.cast(bias[:split, None], x.dtype)
         others = ops.matmul(flat, ops.transpose(kernel[split:])) + ops.cast(bias[split:], x.dtype)  # (B*T, S)
         hit = ops.equal(ops.reshape(targets, (-1, 1)), sampled)
-        others = ops.where(hit, ops.cast(-6e4, x.dtype), others)  # fits float16
+        others = ops.where(hit, ops.cast(LOWEST, x.dtype), others)
         shape = ops.shape(targets)
         return ops.reshape(ops.concatenate([true, others], axis=-1), (shape[0], shape[1], 1 + self.samples))
 

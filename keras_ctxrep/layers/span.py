@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_ctxrep.layers.layer import Layer
+from keras_ctxrep.layers.softmax import masked_softmax
 
 __all__ = ["MarkIndicator", "SpanMean", "SpanPooling"]
 
@@ -82,7 +83,7 @@ class SpanPooling(Layer):
     def call(self, sequence, marks) -> Any:
         inside = inside_marks(sequence[..., 0], marks)  # (B, M, T)
         scores = ops.cast(ops.sum(sequence * ops.cast(self.score, sequence.dtype), axis=-1), "float32")  # (B, T)
-        weights = ops.softmax(ops.where(inside, scores[:, None, :], -1e9), axis=-1)  # (B, M, T)
+        weights = masked_softmax(scores[:, None, :], inside)  # (B, M, T)
         position = ops.arange(ops.shape(sequence)[1], dtype="int32")
         first = ops.equal(position, marks[..., :1])  # (B, M, T)
         last = ops.equal(position, marks[..., 1:] - 1)

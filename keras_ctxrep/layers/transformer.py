@@ -8,7 +8,8 @@ from keras import ops
 
 from keras_ctxrep.layers import cpu
 from keras_ctxrep.layers.dropout import Dropout
-from keras_ctxrep.layers.layer import Layer
+from keras_ctxrep.layers.layer import Configured, Layer
+from keras_ctxrep.layers.softmax import masked_softmax
 
 __all__ = ["Bias", "PositionEmbedding", "SinusoidalPositions", "TakePositions", "TransformerBlock"]
 
@@ -194,11 +195,9 @@ class TransformerBlock(Layer):
         parts = ops.split(parts, 3)  # along the first axis TensorFlow copies nothing
         query, key, value = (ops.reshape(part, (-1, self.heads, length, head)) for part in parts)  # (B, H, T, D/H)
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) * (head**-0.5)  # (B, H, T, T)
-        away = -1e4 * (1 - ops.cast(mask, "float32"))  # (B, T)
         if training or scores.dtype != "bfloat16" or not cpu.one_dnn():  # its softmax calculates in float32
             scores = ops.cast(scores, "float32")
-        weights = ops.softmax(scores + ops.cast(away, scores.dtype)[:, None, None, :])
-        weights = ops.cast(weights, value.dtype)
+        weights = ops.cast(masked_softmax(scores, mask[:, None, None]), value.dtype)
         mixed = ops.matmul(self.drop_weights(weights, training=training), value)  # (B, H, T, D/H)
         return ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (-1, width)), weights
 
@@ -258,7 +257,7 @@ class Bias(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class PositionEmbedding(keras.layers.Layer):
+class PositionEmbedding(Configured, keras.layers.Layer):
     """Adds a learned vector for each position.
 
     Devlin et al. 2018, figure 2.
@@ -278,6 +277,8 @@ class PositionEmbedding(keras.layers.Layer):
     >>> PositionEmbedding(4)(ops.ones((1, 3, 2))).shape
     TensorShape([1, 3, 2])
     """
+
+    fields = ("positions", "initializer_range")
 
     def __init__(self, positions, initializer_range=0.02, **kwargs):
         super().__init__(**kwargs)
@@ -303,9 +304,6 @@ class PositionEmbedding(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape) -> Any:
         return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"positions": self.positions, "initializer_range": self.initializer_range}
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

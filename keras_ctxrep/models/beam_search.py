@@ -1,9 +1,36 @@
 """Beam search over a decoder's steps as a TensorFlow graph, by the rules of `keras_ctxrep.text.beam`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = ["Found", "search"]
+__all__ = ["Found", "Options", "search"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is searched for, of each text.
+
+    Attributes:
+        begin, end, never: tokens, as in `text.beam.search`.
+        max_length: int32 (B,), tokens of a sequence at most, the end included.
+        beams: int32 (B,), hypotheses that are kept.
+        alpha: (B,), of the length penalty.
+        dtype: of the sums of log-probabilities; float64 is that of the definition.
+        attends: whether the attention is wanted, which takes B K T S numbers.
+
+    >>> Options(begin=0, end=2, max_length=[3], beams=[2], alpha=[0.0]).dtype
+    'float64'
+    """
+
+    begin: int
+    end: int
+    max_length: Any
+    beams: Any
+    alpha: Any
+    never: Sequence[int] = ()
+    dtype: str = "float64"
+    attends: bool = False
 
 
 class Found(NamedTuple):
@@ -30,14 +57,8 @@ def search(
     memory: Any,
     mask: Any,
     state: Any,
-    begin: int,
-    end: int,
-    max_length: Any,
-    beams: Any,
-    alpha: Any,
-    never: Sequence[int] = (),
-    dtype: str = "float64",
-    attends: bool = False,
+    options: Options | None = None,
+    **fields: Any,
 ) -> Found:
     """`keras_ctxrep.text.beam.search` of a batch; each text may have its own options.
 
@@ -46,12 +67,7 @@ def search(
     Args:
         step: runs the model of this name of `models.decoder.Decoder`.
         memory, mask, state: of each text, what `start` gives, and the mask of its inputs.
-        begin, end, never: as in `text.beam.search`.
-        max_length: int32 (B,), tokens of a sequence at most, the end included.
-        beams: int32 (B,), hypotheses that are kept.
-        alpha: (B,), of the length penalty.
-        dtype: of the sums of log-probabilities; float64 is that of the definition.
-        attends: whether the attention is wanted, which takes B K T S numbers.
+        options: what is searched for; or its fields one by one, as keywords.
 
     >>> import tensorflow as tf
     >>> table = tf.math.log([[0.1, 0.6, 0.3], [0.1, 0.5, 0.4], [0.8, 0.1, 0.1]])  # token -> the next one
@@ -64,9 +80,11 @@ def search(
     """
     import tensorflow as tf
 
+    options = options or Options(**fields)
+    max_length, beams, dtype, attends = options.max_length, options.beams, options.dtype, options.attends
     lowest = tf.constant(-float("inf"), dtype)
     rows, width, longest = (_static(x) for x in (tf.shape(state)[0], tf.reduce_max(beams), tf.reduce_max(max_length)))
-    alpha = tf.cast(alpha, dtype)
+    alpha = tf.cast(options.alpha, dtype)
     slots = tf.range(width)[None]  # (1, K)
     own = slots < beams[:, None]  # (B, K), the slots that a text has
 
@@ -94,7 +112,7 @@ def search(
         outputs = step(inputs)
         logits = tf.cast(outputs["logits"], dtype)
         size = _static(tf.shape(logits)[1])
-        banned = tf.reduce_any(tf.range(size)[:, None] == tf.constant([*never, -1])[None], 1)
+        banned = tf.reduce_any(tf.range(size)[:, None] == tf.constant([*options.never, -1])[None], 1)
         logs = tf.nn.log_softmax(tf.where(banned, lowest, logits))
         sums = tf.reshape(totals[:, :, None] + tf.reshape(logs, [rows, width, size]), [rows, -1])
         values, order = tf.math.top_k(sums, _static(tf.minimum(2 * width, width * size)))
@@ -102,7 +120,7 @@ def search(
         rank = tf.range(tf.shape(order)[1])[None]
         count = tf.where(beams > 1, 2 * beams, 1)[:, None]
         valid = (rank < count) & (values > lowest) & ~done[:, None]
-        ends = chosen == end
+        ends = chosen == options.end
         history = [taken(path, parents) for path in live]
         new = tf.where(valid & ends & (rank < beams[:, None]), values / penalty(length)[:, None], lowest)
         scores, finished = merged(scores, finished, new, [*history, ends])
@@ -129,7 +147,7 @@ def search(
         blank.append(tf.zeros([rows, width, longest, _static(tf.shape(mask)[1])], dtype))
     start = (
         tf.constant(0),
-        tf.fill([rows, width], begin),
+        tf.fill([rows, width], options.begin),
         repeated(state),
         tf.where(slots == 0, tf.zeros([rows, width], dtype), lowest),
         blank,

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_ctxrep.layers import CRF, Dropout, MaskedPooling, ScalarMix, SpanPooling, TakePositions, ZeroPadding
 from keras_ctxrep.layers.sentence import unit_length
+from keras_ctxrep.layers.softmax import MASKED
 from keras_ctxrep.models.model import Model
 
 __all__ = ["answer", "classify", "coreference", "embed", "flat", "mixed", "mixes", "regress", "tag"]
@@ -149,7 +150,7 @@ def answer(encoder: keras.Model, mix: bool = False, dropout: float = 0.0, l2: fl
     if dropout:
         x = Dropout(dropout, name="head_dropout")(x)
     x = klayers.Dense(2, name="span_logits", dtype="float32")(x)  # (B, T, 2)
-    x = ops.where(ops.cast(_mask(encoder), "bool")[..., None], x, -1e4)
+    x = ops.where(ops.cast(_mask(encoder), "bool")[..., None], x, MASKED)
     outputs = {
         f"{edge}_logits": klayers.Activation("linear", dtype="float32", name=f"{edge}_logits")(x[..., index])
         for index, edge in enumerate(("start", "end"))

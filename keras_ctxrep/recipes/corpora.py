@@ -1,7 +1,6 @@
 """Text and vocabulary of a corpus, for pretraining and for the preparation of its text."""
 
 import hashlib
-import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +12,7 @@ from tqdm import tqdm
 
 from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.options import Text
-from keras_ctxrep.text.corpus import documents, hold_out, lines, sample, without
+from keras_ctxrep.text.corpus import documents, hold_out, sample, without
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, segment_pairs
 from keras_ctxrep.text.tokens import WordPiece, read_vocab, split_words, vocab_text
@@ -140,33 +139,6 @@ def masked_once(
     """Held-out text, masked once, so that the metrics depend neither on batches nor on the number of passes."""
     rng = np.random.default_rng(seed)
     return [masking(pair, rng) for pair in segments(held, features, rng)]
-
-
-def lines_of_rows(
-    corpus: Sequence[str | Path], rows: Iterable[np.ndarray], encode: Callable[[list[str]], list[np.ndarray]]
-) -> list[str]:
-    """ "FILE:LINE" of each line of a corpus whose ids stand in one of the rows of a batch, or a row in them.
-
-    A line or row of fewer than four ids must be equal to a row. `encode` gives the ids of lines.
-    """
-
-    def text(ids: np.ndarray) -> str:
-        return f" {' '.join(map(str, ids.tolist()))} "
-
-    def same(line: str, row: str) -> bool:
-        return line == row or (min(line.count(" "), row.count(" ")) > 4 and (line in row or row in line))
-
-    texts, sources = [text(row) for row in rows], []
-    with tqdm(desc="finding the lines of the batch", unit=" lines", file=sys.stderr, leave=False, disable=None) as bar:
-        for path in corpus:
-            numbered = ((number, line.strip()) for number, line in lines(path) if line.strip())
-            while chunk := list(itertools.islice(numbered, 1000)):
-                for (number, _), ids in zip(chunk, encode([line for _, line in chunk]), strict=True):
-                    line = text(ids)
-                    if any(same(line, row) for row in texts):
-                        sources.append(f"{path}:{number}")
-                bar.update(len(chunk))
-    return sources
 
 
 def watched(items: Iterable[list[str]], label: str = "reading") -> Iterator[list[str]]:

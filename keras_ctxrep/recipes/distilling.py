@@ -103,18 +103,15 @@ class Distilling(Run):
         labels = super().loss(survey) or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         return losses.Distillation(labels, self.task.activation, self.options.temperature, self.options.teacher_weight)
 
-    def batches(self, bundle: Bundle, rows: int, outputs: FrozenOutputs | None = None) -> tuple[Callable, Callable]:
+    def batches(self, bundle: Bundle, rows: int, outputs: FrozenOutputs | None = None) -> Callable:
         seed = self.options.seed
 
         def epoch(number: int) -> Iterator:
             order = random.Random(f"{seed} {number}").sample(range(len(self.taught)), len(self.taught))
             return _encoded(bundle, [self.taught[index] for index in order])
 
-        def sources(number: int) -> list[str]:
-            return [row.source for row, *_ in pipeline.examples_of_batch(epoch, rows, _length, seed, number)]
-
         collate = partial(_collate, bundle, outputs.collate if outputs else bundle.features.collate)
-        return partial(pipeline.dataset, epoch, collate, rows, _length, seed, True), sources
+        return partial(pipeline.dataset, epoch, collate, rows, _length, seed, True)
 
     def examples(self, bundle: Bundle) -> Iterator:
         return (example for example, _ in self.taught)

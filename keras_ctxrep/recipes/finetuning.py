@@ -36,7 +36,6 @@ from keras_ctxrep.recipes.targets import (
     encoded_examples,
     fitting,
     in_random_order,
-    sources,
 )
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text import bundle as bundles
@@ -191,10 +190,11 @@ class Run:
             names = (self.name, f"{share} them" if share else dev_name, str(self.encoder))
             announce(str(Plan(*names, survey, dev_set, task, bundle, options, settings, rows)))
         Path(self.out).mkdir(parents=True, exist_ok=True)
-        data, sources_of = self.batches(bundle, rows, outputs)
-        settings = replace(settings, folder=self.out, identity=record.identity)
+        data = self.batches(bundle, rows, outputs)
+        source = f"{self.name}, seed {options.seed}"
+        settings = replace(settings, folder=self.out, identity=record.identity, source=source)
         with outputs.training(model) if outputs else nullcontext():
-            fitting = model, data, evaluate, None, loss, optimizer, report, sources_of, metric, callbacks
+            fitting = model, data, evaluate, None, loss, optimizer, report, metric, callbacks
             history = fit.fit(*fitting, options=settings)
         run = keras_engine.answering(model, bundle)
         bundle = task.tuned(bundle, dev_set, _asking(bundle, run, options.batch_size))
@@ -305,8 +305,8 @@ class Run:
         parts = frozen.split(assembled.model)
         return None if parts is None else FrozenOutputs(parts, bundle.features.collate, self.out)
 
-    def batches(self, bundle: Bundle, rows: int, outputs: FrozenOutputs | None = None) -> tuple[Callable, Callable]:
-        """Functions from a number of batches: to those after them, and to the sources of the examples in that one.
+    def batches(self, bundle: Bundle, rows: int, outputs: FrozenOutputs | None = None) -> Callable:
+        """A function from a number of batches to those after them.
 
         Args:
             bundle: of the model.
@@ -314,8 +314,7 @@ class Run:
             outputs: of a frozen encoder, in place of what it reads.
         """
         examples = in_random_order(lambda: self.examples(bundle), self.options.seed)
-        arguments = (bundle, examples, rows, self.options.seed)
-        return partial(batches, *arguments, outputs=outputs), partial(sources, *arguments)
+        return partial(batches, bundle, examples, rows, self.options.seed, outputs=outputs)
 
     def schedule(self, assembled: Assembled, count: int, rows: int) -> tuple[Fit, OptimizerSpec]:
         """Length of the run, learning rate and evaluations, and the optimizer.

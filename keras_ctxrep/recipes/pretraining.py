@@ -23,7 +23,7 @@ from keras_ctxrep.recipes.preparing import Prepared, prepared_folder
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import LONGEST, shuffled
 from keras_ctxrep.text.features import WordPieceFeatures
-from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, piece_ids, segment_pairs, single_segments
+from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, segment_pairs, single_segments
 from keras_ctxrep.text.tokens import WordPiece, split_words
 from keras_ctxrep.text.unread import scripts_of
 from keras_ctxrep.training import fit, pipeline
@@ -65,8 +65,9 @@ def _pretrain(
         if source is not None:
             _copy_common_layers(source, initial, model, plan.bundle, options.init)
     eval_model = None if plan.eval_model is None else plan.eval_model()
-    files = [path for path in corpus if Path(path).is_file()]  # not what `prepare` wrote
-    history = _fit(model, plan, eval_model, options, files, report, callbacks, folder=out, identity=run.identity)
+    source = f"{', '.join(map(str, corpus))}, seed {options.seed}"
+    settings = {"folder": out, "identity": run.identity, "source": source}
+    history = _fit(model, plan, eval_model, options, report, callbacks, **settings)
     if eval_model is not None:  # the saved model reads whole sentences
         plain = saving.build(plan.bundle)
         copy_weights(model, plain)
@@ -94,7 +95,6 @@ def _fit(
     plan: "_Plan",
     eval_model,
     options: Pretraining,
-    files: Sequence[str | Path],
     report,
     callbacks: Sequence[keras.callbacks.Callback],
     **changes,
@@ -114,7 +114,6 @@ def _fit(
         optimizer=optimizer,
         report=report,
         callbacks=callbacks,
-        sources=lambda number: corpora.lines_of_rows(files, plan.rows(number), plan.ids),
         options=options.fit(learning_rate=rate, **changes),
     )
 
@@ -125,8 +124,6 @@ class _Plan(NamedTuple):
     bundle: Bundle
     data: Callable[[int], Any]  # number of a batch -> the batches from this one on
     validation: Any  # data
-    rows: Callable[[int], list[np.ndarray]]  # number of a batch -> the ids of each of its rows, unmasked
-    ids: Callable[[list[str]], list[np.ndarray]]  # lines of text -> the ids of each
     model: Callable[[], keras.Model]
     eval_model: Callable[[], keras.Model] | None = None
     tokens: int | None = None  # of a batch, padding included; None: sentences of any length
@@ -186,17 +183,10 @@ def _language_modelling(corpus: Sequence[str | Path], options: Pretraining, init
         model = partial(elmo.language_model, config, len(vocabulary), samples, batch_size if unroll else None)
         eval_model = partial(elmo.language_model, config, len(vocabulary), streams=rows if unroll else None)
 
-    def rows_of(number: int) -> list[np.ndarray]:
-        _, targets, weights = next(data(start=number).as_numpy_iterator())
-        real = weights["forward_logits"] > 0
-        return [ids[mask][: None if unroll else -1] for ids, mask in zip(targets["forward_logits"], real, strict=True)]
-
     return _Plan(
         bundle,
         lambda start: data(sampled=bool(samples), start=start),
         validation,
-        rows_of,
-        lambda text: [vocabulary.ids(split_words(line)) for line in text],
         model,
         eval_model,
         batch_size * unroll if unroll else None,
@@ -254,16 +244,10 @@ def _causal_modelling(corpus: Sequence[str | Path], options: Pretraining, initia
     data = partial(pipeline.running_tokens, features, documents, batch_size, unroll)
     rows = max(1, min(batch_size, pipeline.LOGITS // (unroll * size)))
 
-    def rows_of(number: int) -> list[np.ndarray]:
-        inputs, targets, _ = next(data(start=number).as_numpy_iterator())
-        return [ids[mask > 0] for ids, mask in zip(targets["logits"], inputs["mask"], strict=True)]
-
     return _Plan(
         bundle,
         lambda start: data(sampled=bool(samples), start=start),
         pipeline.running_tokens(features, lambda _: held, rows, unroll, epochs=1),
-        rows_of,
-        lambda text: [*map(np.array, features.ids(text))],
         partial(lm.language_model, config, size, samples, batch_size),
         partial(lm.language_model, config, size, streams=rows),
         batch_size * unroll,
@@ -290,16 +274,9 @@ def _masked_modelling(corpus: Sequence[str | Path], options: Pretraining, initia
     data = partial(pipeline.segments, features, examples, batch_size, masking, config.pooler, options.seed)
     validation = pipeline.segments(features, held, batch_size, next_sentence=config.pooler)
 
-    def rows_of(number: int) -> list[np.ndarray]:
-        inputs, targets, weights = next(data(number).as_numpy_iterator())
-        positions, real = inputs["mlm_positions"], weights["mlm_logits"] > 0
-        rows = inputs["token_ids"].copy()
-        rows[np.nonzero(real)[0], positions[real]] = targets["mlm_logits"][real]
-        return [ids[mask > 0] for ids, mask in zip(rows, inputs["mask"], strict=True)]
-
     model = partial(saving.build, bundle)
     tokens = batch_size * options.max_length
-    return _Plan(bundle, data, validation, rows_of, lambda text: piece_ids([text], features)[0], model, tokens=tokens)
+    return _Plan(bundle, data, validation, model, tokens=tokens)
 
 
 # BERT's text: its tokenizer, pairs by epoch, masking (None: they are masked already), and held-out pairs

@@ -191,12 +191,6 @@ def batches(
     )
 
 
-def sources(bundle: Bundle, examples: Callable[[int], Iterable], batch_size: int, seed: int, number: int) -> list[str]:
-    """The files and lines, if known, of the examples in one of the `batches`."""
-    units = pipeline.examples_of_batch(lambda e: _units(bundle, examples(e)), batch_size, _length, seed, number)
-    return [row.source for rows, _ in units for row in rows]
-
-
 def _units(bundle: Bundle, examples: Iterable, outputs: FrozenOutputs | None = None) -> Iterator[tuple[list, list]]:
     """What stays together in a batch: a row and its target, or where the task says so those of an example."""
     encode = partial(encoded_examples, bundle)

@@ -179,18 +179,12 @@ class Translate(Task, Searches):
     def composed(self, bundle, parts) -> dict[str, Callable]:
         import tensorflow as tf
 
-        from keras_ctxrep.models import beam_search
-
         options = [tf.constant([bundle.settings[name]]) for name in ("target_length", "beams", "alpha")]
 
         def searched(beams, inputs):
-            begun = parts["ids"](inputs)
-            memory, mask, state = begun["memory"], inputs["mask"], begun["state"]
-            begin, end, never = TargetTokens.BEGIN, TargetTokens.END, TargetTokens.NEVER
             most, _, alpha = options
-            found = beam_search.search(
-                parts["step"], memory, mask, state, begin, end, most, beams, alpha, never, "float32", attends=True
-            )
+            search = {"max_length": most, "beams": beams, "alpha": alpha, "dtype": "float32", "attends": True}
+            found = _searched_in_graph(parts, inputs, **search)
             return found._replace(finished=tf.cast(found.finished, tf.int32))._asdict()
 
         loops = {"greedy": partial(searched, tf.constant([1]))}
@@ -252,8 +246,6 @@ class Translate(Task, Searches):
     def searched_in_graph(self, bundle, features, ids, inputs) -> tuple[dict, Any]:
         import tensorflow as tf
 
-        from keras_ctxrep.models import beam_search
-
         options = {name: inputs[name] for name in self.search_options(bundle)}
         for name, value in options.items():
             tf.debugging.assert_positive(value, f"{name} must be at least 1")
@@ -262,19 +254,8 @@ class Translate(Task, Searches):
         text = tf.concat([inputs["text"], tf.fill([extra], "")], 0)
         options = {name: tf.concat([value, tf.ones([extra], tf.int32)], 0) for name, value in options.items()}
         read = features(text=text)
-        begun = ids["ids"](read)
-        found = beam_search.search(
-            ids["step"],
-            begun["memory"],
-            read["mask"],
-            begun["state"],
-            TargetTokens.BEGIN,
-            TargetTokens.END,
-            options["max_length"],
-            options["beams"],
-            tf.fill(tf.shape(text), tf.constant(bundle.settings["alpha"], tf.float64)),
-            TargetTokens.NEVER,
-        )
+        alpha = tf.fill(tf.shape(text), tf.constant(bundle.settings["alpha"], tf.float64))
+        found = _searched_in_graph(ids, read, alpha=alpha, **options)
         tokens = tokens_of(bundle)
         strings = tf.where(found.tokens < 0, "", tf.gather(tokens.strings, tf.maximum(found.tokens, 0)))
         texts = tf.strings.reduce_join(strings, -1)  # (B, K)
@@ -329,6 +310,15 @@ class Translate(Task, Searches):
 
     def agreement(self, reference, answer) -> list[tuple[bool, float]]:
         return [(reference["text"] == answer["text"], abs(reference["score"] - answer["score"]))]
+
+
+def _searched_in_graph(parts, inputs, **options):
+    """`models.beam_search.search` by the parts of a model."""
+    from keras_ctxrep.models import beam_search
+
+    begun, tokens = parts["ids"](inputs), TargetTokens
+    search = beam_search.Options(begin=tokens.BEGIN, end=tokens.END, never=tokens.NEVER, **options)
+    return beam_search.search(parts["step"], begun["memory"], inputs["mask"], begun["state"], search)
 
 
 def _rows(outputs: Mapping[str, Sequence]) -> Iterator[tuple]:

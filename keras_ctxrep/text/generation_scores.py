@@ -25,7 +25,7 @@ Statistics = np.ndarray  # float64 (texts, K): sums over texts of which a metric
 
 
 def exact_match(references: Sequence[Sequence[str]], texts: Sequence[str]) -> Statistics:
-    """Whether each text is one of its references: (texts, 2), 1 or 0, and 1."""
+    """Whether each text is one of its references as it is, not as in SQuAD: (texts, 2), 1 or 0, and 1."""
     return np.array([[float(text in several), 1.0] for several, text in zip(references, texts, strict=True)])
 
 

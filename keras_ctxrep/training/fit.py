@@ -77,7 +77,6 @@ def fit(
     loss: keras.losses.Loss | Callable | Mapping[str, keras.losses.Loss] | None = None,
     optimizer: OptimizerSpec | None = None,
     report: Callable[[dict], None] | None = None,
-    sources: Callable[[int], Sequence[str]] | None = None,
     metric: Metric | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     *,
@@ -101,7 +100,6 @@ def fit(
         loss: as in `compile`.
         optimizer: the optimizer (default: `OptimizerSpec(AdamW)`).
         report: called with each evaluation's metrics.
-        sources: a function from the number of a batch to the files and lines of its examples, for error messages.
         metric: of `validation`, by which the best weights are chosen (default: the loss on a data set, the first metric
             of a function, of which larger is better).
         callbacks: of one's own, called after those of this function. An epoch is at most 20 steps to them; the logs of
@@ -130,7 +128,7 @@ def fit(
     if metric is None and isinstance(validation, tf.data.Dataset):
         metric = Metric("loss", smaller_is_better=True)
     chief = is_chief(model.distribute_strategy)
-    progress = Progress(model, options, peak, evaluate, metric, report if chief else None, sources)
+    progress = Progress(model, options, peak, evaluate, metric, report if chief else None)
     checkpoint = None
     with ExitStack() as resources:
         if options.folder is not None:

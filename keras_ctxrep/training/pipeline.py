@@ -33,7 +33,6 @@ __all__ = [
     "collated",
     "dataset",
     "distributed",
-    "examples_of_batch",
     "running_text",
     "running_tokens",
     "segments",
@@ -84,17 +83,6 @@ def dataset(
         size = -(-len(examples) // batch_size) - start
     batches = partial(_batches, epoch, batch_size, length, seed, repeat)
     return collated(batches, collate, 0 if seed is None else seed, start, size)
-
-
-def examples_of_batch(
-    examples: Callable[[int], Iterable], batch_size: int, length: Callable[[Any], int], seed: int, number: int
-) -> list:
-    """The examples in one batch of the endless `dataset(examples, ..., seed=seed, repeat=True)`.
-
-    >>> sorted(examples_of_batch(lambda epoch: [[1], [2], [3]], 3, len, seed=0, number=5))
-    [[1], [2], [3]]
-    """
-    return next(itertools.islice(_batches(examples, batch_size, length, seed, True), number, None))
 
 
 def _batches(

@@ -4,7 +4,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -71,7 +71,7 @@ class Progress(keras.callbacks.Callback):
         peak: of the learning rate, which follows `keras_ctxrep.training.schedule`; None: it is left as it is.
         evaluate: a function without arguments to metrics; None: no validation.
         metric: the one of these by which the best weights are chosen; None: the first, of which larger is better.
-        report, sources: as in `fit`.
+        report: as in `fit`.
     """
 
     def __init__(
@@ -82,11 +82,10 @@ class Progress(keras.callbacks.Callback):
         evaluate: Callable[[], Mapping[str, float]] | None = None,
         metric: Metric | None = None,
         report: Callable[[dict], None] | None = None,
-        sources: Callable[[int], Sequence[str]] | None = None,
     ):
         super().__init__()
         self.trained, self.options, self.peak = model, options, peak
-        self.evaluate, self.metric, self.report, self.sources = evaluate, metric, report, sources
+        self.evaluate, self.metric, self.report = evaluate, metric, report
         self.state = State()
         self.logs: dict = {}  # means over the epoch so far
         self.metrics: list = []  # the state of these means, of an epoch that was interrupted
@@ -212,12 +211,8 @@ class Progress(keras.callbacks.Callback):
     def _divergence(self, loss: float) -> str:
         """The message about a loss that is no number."""
         step, rate = self.state.step, self.peak or float(self.trained.optimizer.learning_rate.numpy())
-        message = f"step {step}: the loss became {loss}; try a learning rate below {rate:.3g}"
-        sources = [*dict.fromkeys(filter(None, self.sources(step - 1)))] if self.sources else []
-        if sources:
-            rest = f", and {len(sources) - 10} more" if len(sources) > 10 else ""
-            message += f"; its batch is from {', '.join(sources[:10])}{rest}"
-        return message
+        batch = f"; its batch is from {self.options.source}" if self.options.source else ""
+        return f"step {step}: the loss became {loss}; try a learning rate below {rate:.3g}{batch}"
 
     def _count_tokens(self, logs: dict) -> None:
         """Takes the number of tokens out of the logs of a step."""

@@ -6,6 +6,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_ctxrep.layers import VocabularySoftmax
+from keras_ctxrep.layers.softmax import masked_softmax
 
 B, T, D, V, S = 3, 4, 6, 50, 8
 P = np.log1p(1 / (np.arange(V) + 1)) / np.log(V + 1)  # the log-uniform distribution
@@ -202,3 +203,18 @@ def test_config_and_names_of_weights(rng):
     assert [tuple(weight.shape) for weight in layer.weights] == [(V, D), (V,)]
     again = VocabularySoftmax.from_config(layer.get_config())
     assert again.get_config() == layer.get_config() and (again.samples, again.seed) == (S, 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_masked_softmax_is_over_real_scores_alone(rng, dtype):
+    scores = rng.normal(0, 50, (3, 5)).astype(dtype)
+    mask = np.array([[1, 1, 1, 1, 1], [0, 1, 1, 0, 0], [0, 0, 0, 1, 0]])
+    weights = ops.convert_to_numpy(masked_softmax(ops.array(scores), mask))
+    for row, real, ours in zip(scores.astype("float64"), mask > 0, weights, strict=True):
+        exact = np.exp(row[real] - row[real].max())
+        np.testing.assert_allclose(
+            ours[real], exact / exact.sum(), rtol=1e-5 if dtype == "float32" else 4e-3, atol=1e-7
+        )
+        assert not ours[~real].any()
+    # of one score Keras' softmax warns
+    assert ops.convert_to_numpy(masked_softmax(ops.array(scores[:, :1]), mask[:, :1])).tolist() == [[1.0]] * 3

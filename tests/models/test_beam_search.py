@@ -33,8 +33,8 @@ def decoder():
     def search(state, max_length, beams, alpha):
         memory = tf.zeros([tf.shape(state)[0], S, 1])
         mask = tf.ones([tf.shape(state)[0], S], tf.int32)
-        never = (0, 2)
-        return beam_search.search(in_graph, memory, mask, state, 0, 1, max_length, beams, alpha, never, attends=True)
+        options = beam_search.Options(0, 1, max_length, beams, alpha, never=(0, 2), attends=True)
+        return beam_search.search(in_graph, memory, mask, state, options)
 
     return in_numpy, search
 

@@ -420,16 +420,16 @@ def test_a_frozen_encoder_has_no_layer_decay(data, models, tmp_path):
         recipes.finetune(learned, dev, models / "elmo" / "pretrained", tmp_path, layer_decay=0.5, steps=1)
 
 
-def test_an_infinite_loss_names_the_lines_of_its_batch(tmp_path):
+def test_an_infinite_loss_names_the_file(tmp_path):
     """In the second epoch's order too; the checkpoint before it is named."""
     rows = [f"{number}.0\train {number}" for number in range(12)]
     rows[7] = "1e30\tstorm"  # whose square is infinite
     (tmp_path / "train.tsv").write_text("\n".join(["label\ttext", *rows]))
     dev = [Example("rain", 1.0)] * 2
-    with pytest.raises(ValueError, match=r"the loss became inf; try .*; its batch is from .*train\.tsv:9") as error:
+    message = r"the loss became inf; try .*; its batch is from .*train\.tsv, seed 0; the checkpoint"
+    with pytest.raises(ValueError, match=message):
         options = {"task": "regress", "batch_size": 3, "checkpoint_minutes": 0, "steps": 12, "evaluations": 12}
         recipes.finetune(tmp_path / "train.tsv", dev, "words", tmp_path / "out", **options)
-    assert str(error.value).count("train.tsv:") == 3
 
 
 def test_extra_embeddings_are_not_overwritten(data, models, vectors):

@@ -364,6 +364,8 @@ def test_an_infinite_loss_says_which_rate_was_too_high(points):
     spoiled = points.map(lambda x, y: ({"x": x["x"] * np.inf}, y))
     with pytest.raises(ValueError, match=r"^step 1: the loss became nan; try a learning rate below 0\.5$"):
         fit.fit(linear(), spoiled, spoiled.take(1), steps=4, learning_rate=0.5)
+    with pytest.raises(ValueError, match=r"below 0\.5; its batch is from train\.tsv, seed 3$"):
+        fit.fit(linear(), spoiled, steps=4, learning_rate=0.5, source="train.tsv, seed 3")
 
 
 def test_a_nan_loss_ends_the_run_and_keeps_the_checkpoint(points, tmp_path):
