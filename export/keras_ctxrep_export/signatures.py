@@ -34,7 +34,7 @@ class Signatures(tf.Module):
     def __init__(self, model: keras.Model, bundle: Bundle):
         super().__init__()
         self.task, self.bundle = tasks.get(bundle.task), bundle
-        self.features: Any = text_ops.features(bundle)
+        self.features = text_ops.features(bundle)
         self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
         parts = {name: self._ids(part) for name, part in self.task.parts(model).items()}
         ids = parts if len(parts) > 1 else parts["ids"]

@@ -26,7 +26,7 @@ from keras_ctxrep.recipes import cards, corpora, distilling
 from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import sample, shuffled
-from keras_ctxrep.text.features import Reads, Row, WordPieceFeatures
+from keras_ctxrep.text.features import Reads, Row, WordPieceFeatures, of_kind
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
@@ -77,8 +77,10 @@ def distill_encoder(
 
 def _distill(teacher, corpus: Sequence[str | Path], out, report, options: EncoderDistillation, strategy) -> list[dict]:
     folder, source = teacher_of_run(teacher, corpus, out)
-    if not isinstance(source.bundle.features, WordPieceFeatures) or "layers" not in source.bundle.config:
-        raise ValueError(f"{teacher}: a model of the family {source.bundle.family!r}; the teacher has to be a BERT")
+    error = f"{teacher}: a model of the family {source.bundle.family!r}; the teacher has to be a BERT"
+    of_kind(source.bundle.features, WordPieceFeatures, error)
+    if "layers" not in source.bundle.config:
+        raise ValueError(error)
     initial = None if options.init is None else saving.load_encoder(zoo.find(options.init))
     if initial is not None and initial.bundle.family != source.bundle.family:
         raise ValueError(
@@ -295,8 +297,7 @@ def _split_piece(piece: str, known: Mapping[str, int]) -> list[str]:
 def _piece_counts(bundle: Bundle, read: corpora.Read, corpus, options: EncoderDistillation) -> Counter[int]:
     """How often each piece occurs in a sample of the corpus."""
     text = sample(corpora.watched(read(corpus), "counting pieces"), options.vocab_sample, options.seed)
-    features: Any = bundle.features
-    return count_pieces(features.wordpiece, text)
+    return count_pieces(of_kind(bundle.features, WordPieceFeatures).wordpiece, text)
 
 
 def count_pieces(wordpiece: WordPiece, sentences: Sequence[str]) -> Counter[int]:
@@ -372,8 +373,7 @@ class TeacherVectors:
         model, bundle = teacher
         inputs, words = _word_vectors(model, levels)
         self._run = keras_engine.runner(keras.Model(inputs, {"words": words, "texts": model.output["vector"]}))
-        length = min(max_length, bundle.config["max_positions"])
-        self.features: Any = replace(bundle, max_length=length, reads=Reads(words=True)).features
+        self.features = _word_features(bundle, max_length)
         self.folder, self.levels, self.width = folder, levels, bundle.config["width"]
         manifest = folder / "vectors.json"
         text = json.dumps(identity)
@@ -412,6 +412,11 @@ class TeacherVectors:
         return np.concatenate(words), begins, np.stack(texts)
 
 
+def _word_features(bundle: Bundle, max_length: int) -> WordPieceFeatures:
+    length = min(max_length, bundle.config["max_positions"])
+    return of_kind(replace(bundle, max_length=length, reads=Reads(words=True)).features, WordPieceFeatures)
+
+
 def word_spans(row: Row) -> list[Span]:
     """The first token of each word of a row and the one after its last; without a word that may be cut off."""
     starts = [start for start in row.starts or () if start is not None]
@@ -431,8 +436,7 @@ def _batches(
     vectors: TeacherVectors, bundle: Bundle, options: EncoderDistillation, epoch, repeat: bool, start: int = 0
 ):
     """Batches of sentences and the teacher's vectors of them."""
-    length = min(options.max_length, bundle.config["max_positions"])
-    features: Any = replace(bundle, max_length=length, reads=Reads(words=True)).features
+    features = _word_features(bundle, options.max_length)
 
     def examples(number: int) -> Iterator[tuple[Row, Shard, int]]:
         for shard in epoch(number):

@@ -22,7 +22,7 @@ from keras_ctxrep.recipes import corpora
 from keras_ctxrep.recipes.preparing import Prepared, prepared_folder
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import LONGEST, shuffled
-from keras_ctxrep.text.features import WordPieceFeatures
+from keras_ctxrep.text.features import WordPieceFeatures, of_kind
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, piece_ids, segment_pairs, single_segments
 from keras_ctxrep.text.tokens import WordPiece, split_words
 from keras_ctxrep.text.unread import scripts_of
@@ -203,7 +203,7 @@ def _language_modelling(corpus: Sequence[str | Path], options: Pretraining, init
         config = replace(config, words=len(vocabulary))
     vocab, scripts = tuple(vocabulary.vocab), tuple(sorted(scripts_of(vocabulary.vocab)))
     bundle = Bundle("elmo", "language_model", asdict(config), options.max_length, vocab=vocab, scripts=scripts)
-    features: Any = bundle.features
+    features = bundle.features
 
     data: Any
     batch_size, unroll, samples = options.batch_size, options.unroll, options.samples
@@ -318,7 +318,7 @@ def _masked_modelling(corpus: Sequence[str | Path], options: Pretraining, initia
     # only the encoder of an initial model is used: no task network, no task options
     fields = {"vocab": tuple(wordpiece.vocab), **corpora.casing(wordpiece)}
     bundle = Bundle("bert", "pretrainer", asdict(config), options.max_length, **fields)
-    features: Any = bundle.features
+    features = of_kind(bundle.features, WordPieceFeatures)
     batch_size = options.batch_size
     data = partial(pipeline.segments, features, examples, batch_size, masking, config.pooler, options.seed)
     validation = pipeline.segments(features, held, batch_size, next_sentence=config.pooler)

@@ -24,7 +24,7 @@ from keras_ctxrep.recipes.targets import fitting
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
-from keras_ctxrep.text.features import WordPieceFeatures, check_sentences
+from keras_ctxrep.text.features import WordPieceFeatures, check_sentences, of_kind
 from keras_ctxrep.text.files import TABLES, suffix
 from keras_ctxrep.text.ngrams import KneserNey
 from keras_ctxrep.text.pretraining import (
@@ -232,8 +232,7 @@ def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -
 
 
 def _score_pretrainer(model: keras.Model, bundle: Bundle, data: str | Path, batch_size: int) -> dict:
-    features, text = bundle.features, watched(documents([data]), "reading")
-    assert isinstance(features, WordPieceFeatures)
+    features, text = of_kind(bundle.features, WordPieceFeatures), watched(documents([data]), "reading")
     next_sentence = "nsp_logits" in model.output
     segments = segment_pairs if next_sentence else single_segments
     examples = masked_once(text, features, Masking(features.wordpiece), segments=segments)

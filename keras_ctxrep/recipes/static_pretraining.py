@@ -18,6 +18,7 @@ from keras_ctxrep.options import StaticPretraining, keywords
 from keras_ctxrep.recipes import corpora
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
+from keras_ctxrep.text.features import StaticFeatures, of_kind
 from keras_ctxrep.text.word_blocks import CENTRES, Blocks, EncodedCorpus, WordCounts, blocks, encode_corpus, kept
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
@@ -133,7 +134,7 @@ def _bundle(counts: WordCounts, options: StaticPretraining) -> Bundle:
 def _trainer(bundle: Bundle, options: StaticPretraining) -> static.Trainer:
     subwords = None
     if options.subwords:
-        features: Any = bundle.features
+        features = of_kind(bundle.features, StaticFeatures)
         subwords = [[], [], *(features.rows(word) for word in bundle.vocab[1:])]
     config = static.Config(**bundle.config)
     return static.TRAINERS[options.model](config, options.window, CENTRES, NOISE[options.model], subwords)

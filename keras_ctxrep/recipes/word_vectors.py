@@ -9,7 +9,7 @@ import numpy as np
 from keras_ctxrep import saving, zoo
 from keras_ctxrep.models import static
 from keras_ctxrep.text.corpus import lines
-from keras_ctxrep.text.features import StaticFeatures
+from keras_ctxrep.text.features import StaticFeatures, of_kind
 from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep.text.scores import pearson, spearman
 from keras_ctxrep.text.search import nearest
@@ -34,12 +34,8 @@ class WordTable:
 
     def __init__(self, folder: str | Path):
         self._model, bundle = saving.load(zoo.find(folder))
-        features = bundle.features
-        if not isinstance(features, StaticFeatures):
-            raise ValueError(
-                f"{folder}: a model of the family {bundle.family!r} without word vectors; a static is needed"
-            )
-        self._folder, self._features = folder, features
+        error = f"{folder}: a model of the family {bundle.family!r} without word vectors; a static is needed"
+        self._folder, self._features = folder, of_kind(bundle.features, StaticFeatures, error)
         self.words = bundle.vocab[1:]
         self._numbers = {word: number for number, word in enumerate(self.words)}
         self._units = self.vectors(self.words)

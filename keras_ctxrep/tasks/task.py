@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -104,6 +104,41 @@ class Metrics:
     by_label: list[list[str]] | None = None
 
 
+class GraphFeatures(Protocol):
+    """The text side of a model as TensorFlow operators, made by `keras_ctxrep_export.text_ops.features`.
+
+    As `text.features.Features`, of string tensors; the families have those methods that `Reads` may ask of them.
+    """
+
+    def __call__(self, *texts: Any, **tensors: Any) -> dict[str, Any]:
+        """The model's inputs of a batch of texts, "pair" and "marks" by name."""
+        ...
+
+    def plain(self, text: Any) -> dict[str, Any]:
+        """The inputs of an encoder alone."""
+        ...
+
+    def inner(self, inputs: dict[str, Any]) -> Any:
+        """The mask of an input's tokens that are of the text."""
+        ...
+
+    def tagging(self, text: Any, marks: Any = None) -> Any:
+        """Sentences from texts, with the words that are read."""
+        ...
+
+    def given(self, words: Any, marks: Any = None) -> Any:
+        """Sentences that are split already."""
+        ...
+
+    def text_windows(self, text: Any, stride: int) -> Any:
+        """Texts in overlapping windows."""
+        ...
+
+    def windows(self, questions: Any, contexts: Any, stride: int) -> Any:
+        """Questions, each with every window of its context."""
+        ...
+
+
 class InGraph:
     """What a SavedModel of a task answers, as TensorFlow operators.
 
@@ -120,7 +155,7 @@ class InGraph:
         names = ("text", "pair")[: 1 + bundle.pairs]
         return (*names, "marks") if bundle.reads.marks else names
 
-    def in_graph(self, bundle: Bundle, features: Any, ids: Any, inputs: dict) -> tuple[dict, Any]:
+    def in_graph(self, bundle: Bundle, features: GraphFeatures, ids: Any, inputs: dict) -> tuple[dict, Any]:
         """The raw-string signature.
 
         Args:
@@ -164,7 +199,7 @@ class Searches:
         """Inputs of the signature "search", int32 (B,), beside those of the raw-string one, and their defaults."""
         raise NotImplementedError
 
-    def searched_in_graph(self, bundle: Bundle, features: Any, ids: Any, inputs: dict) -> tuple[dict, Any]:
+    def searched_in_graph(self, bundle: Bundle, features: GraphFeatures, ids: Any, inputs: dict) -> tuple[dict, Any]:
         """As `InGraph.in_graph`, with the options among the inputs."""
         raise NotImplementedError
 
@@ -207,7 +242,7 @@ class LabelsWords:
         """The label of each word of an example that came split, "" if it has none."""
         raise NotImplementedError
 
-    def words_in_graph(self, bundle: Bundle, features: Any, ids: Callable, inputs: dict) -> tuple[dict, Any]:
+    def words_in_graph(self, bundle: Bundle, features: GraphFeatures, ids: Callable, inputs: dict) -> tuple[dict, Any]:
         """As `InGraph.in_graph`, of sentences that are split already.
 
         `inputs` has "words", string (B, W), "" where a row has no more, in place of "text", and "marks" in words.
