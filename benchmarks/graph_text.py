@@ -28,9 +28,10 @@ from tabulate import tabulate
 from tokenizers.normalizers import BertNormalizer
 
 from keras_ctxrep import tasks
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import lines
-from keras_ctxrep.text.features import Reads, WordPieceFeatures, of_kind, words_of_pieces
+from keras_ctxrep.text.features import Reads, WordPieceFeatures, words_of_pieces
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, words
 from keras_ctxrep_export import text_ops
 

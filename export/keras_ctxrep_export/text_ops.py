@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from keras_ctxrep.tasks.task import GraphFeatures
+from keras_ctxrep.checks import of_kind
+from keras_ctxrep.tasks.abilities import GraphFeatures
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.character_rules import Casing, enough
-from keras_ctxrep.text.features import StaticFeatures, WordPieceFeatures, WordRows, letters_read, of_kind
+from keras_ctxrep.text.features import StaticFeatures, WordPieceFeatures, WordRows, letters_read
 from keras_ctxrep.text.pairs import PAIR, PairFeatures
 from keras_ctxrep.text.tokens import Characters, WordPiece
 from keras_ctxrep.text.units import TokenFeatures

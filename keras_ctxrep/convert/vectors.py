@@ -15,11 +15,12 @@ import keras
 import numpy as np
 
 from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.convert.weights import check_finite
 from keras_ctxrep.models import static
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import OPENERS, lines, naming_damage, open_binary
-from keras_ctxrep.text.features import StaticFeatures, of_kind
+from keras_ctxrep.text.features import StaticFeatures
 
 __all__ = ["WRITTEN", "read", "write"]
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_ctxrep import saving
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Run
 from keras_ctxrep.layers import ScalarMix
@@ -18,7 +19,7 @@ from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.options import Embedding
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import CharacterFeatures, Reads, Row, of_kind
+from keras_ctxrep.text.features import CharacterFeatures, Reads, Row
 from keras_ctxrep.text.tokens import Characters, read_vocab
 
 __all__ = ["layer_count", "learned_mixes", "vectors", "vectors_and_pooled"]

@@ -33,14 +33,14 @@ def open_engine(path: str | Path, threads: int | None = None, search: Mapping[st
     Args:
         path: the artifact, or the name of a published model, see `zoo.find`.
         threads: of LiteRT, for a .tflite file; None: one.
-        search: options of a search for answers, as in `Task.with_search`, in place of those of the training.
+        search: options of a search for answers, as in `tasks.with_search`, in place of those of the training.
 
     Raises:
         ValueError: the path is none of these, or a search does not fit it.
     """
     files, bundle = bundles.located(zoo.find(path))
     if search and bundle.task in tasks.SERVED:
-        bundle = tasks.get(bundle.task).with_search(bundle, **search)
+        bundle = tasks.with_search(bundle, **search)
     if bundle.generates:
         raise ValueError(f"{path}: a language model in one direction; `ctxrep generate` takes it, `score` its folder")
     with quiet_stderr():

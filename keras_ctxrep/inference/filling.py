@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.inference.predictor import Run
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.decode import softmax
-from keras_ctxrep.text.features import Row, WordPieceFeatures, check_texts, of_kind
+from keras_ctxrep.text.features import Row, WordPieceFeatures, check_texts
 
 __all__ = ["MASK", "Filler", "Filling"]
 

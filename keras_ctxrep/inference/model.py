@@ -20,7 +20,7 @@ from keras_ctxrep.inference.predictor import Predictor, Run, Text
 from keras_ctxrep.inference.silence import start_tensorflow
 from keras_ctxrep.options import AUTO, ENGINES, KERAS, Generation, unknown_option
 from keras_ctxrep.tasks import SERVED
-from keras_ctxrep.tasks.task import NO_WORDS
+from keras_ctxrep.tasks.answering import NO_WORDS
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Features, Marks, Span, check_texts

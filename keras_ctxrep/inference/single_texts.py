@@ -76,7 +76,7 @@ def open_both(path: str | Path, threads: int | None = None, search: Mapping[str,
     if bundle.task not in tasks.SERVED or not (files / bundles.NAME).is_file():
         return open_engine(path, threads, search)
     if search:
-        bundle = tasks.get(bundle.task).with_search(bundle, **search)
+        bundle = tasks.with_search(bundle, **search)
     return Engine(NAME, files, predictor(files, bundle, lambda: open_engine(path, search=search).predictor, threads))
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import keras
 
 from keras_ctxrep import saving, zoo
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.models import heads, lm, stack, static
 from keras_ctxrep.models.families import FAMILIES, Family, depths
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.options import CHARACTERS, WORDS, Finetuning, Options
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import StaticFeatures, WordFeatures, of_kind
+from keras_ctxrep.text.features import StaticFeatures, WordFeatures
 
 _EXTRA_EMBEDDINGS = "word_embedding"
 

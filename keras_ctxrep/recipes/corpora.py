@@ -12,9 +12,10 @@ import numpy as np
 from tqdm import tqdm
 
 from keras_ctxrep.atomic import atomic_write, sha256
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.options import Text
 from keras_ctxrep.text.corpus import documents, hold_out, lines, sample, without
-from keras_ctxrep.text.features import WordPieceFeatures, of_kind
+from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, segment_pairs
 from keras_ctxrep.text.tokens import WordPiece, read_vocab, split_words, vocab_text
 from keras_ctxrep.text.units import TokenFeatures

@@ -17,6 +17,7 @@ from keras import ops
 
 from keras_ctxrep import losses, saving, zoo
 from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.layers import SpanMean
 from keras_ctxrep.models import bert
@@ -26,7 +27,7 @@ from keras_ctxrep.recipes import cards, corpora, distilling
 from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import sample, shuffled
-from keras_ctxrep.text.features import Reads, Row, WordPieceFeatures, of_kind
+from keras_ctxrep.text.features import Reads, Row, WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable

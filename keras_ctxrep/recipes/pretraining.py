@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from keras_ctxrep import saving, zoo
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.models import elmo, lm
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
@@ -22,7 +23,7 @@ from keras_ctxrep.recipes import corpora
 from keras_ctxrep.recipes.preparing import Prepared, prepared_folder
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import LONGEST, shuffled
-from keras_ctxrep.text.features import WordPieceFeatures, of_kind
+from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, piece_ids, segment_pairs, single_segments
 from keras_ctxrep.text.tokens import WordPiece, split_words
 from keras_ctxrep.text.unread import scripts_of

@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import elmo, lm
@@ -24,7 +25,7 @@ from keras_ctxrep.recipes.targets import fitting
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
-from keras_ctxrep.text.features import WordPieceFeatures, check_sentences, of_kind
+from keras_ctxrep.text.features import WordPieceFeatures, check_sentences
 from keras_ctxrep.text.files import TABLES, suffix
 from keras_ctxrep.text.ngrams import KneserNey
 from keras_ctxrep.text.pretraining import (
@@ -183,7 +184,7 @@ def _perplexities(rows: Iterable[tuple], data: str | Path) -> dict:
 
 def _score_task(predictor: Predictor, data: Data, predictions: str | Path | None, options: Scoring) -> dict:
     if options.positive is not None:
-        bundle = predictor.task.with_positive(predictor.bundle, options.positive)
+        bundle = tasks.with_positive(predictor.bundle, options.positive)
         predictor = Predictor(bundle, predictor.runner, predictor.batch_size)
     task, bundle, skipped = predictor.task, predictor.bundle, [] if options.skip_bad else None
     examples = list(fitting(bundle, data, options.columns, skipped, "validation"))

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from keras_ctxrep import losses, saving
 from keras_ctxrep.atomic import atomic_write, lock_folder
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import static
@@ -23,7 +24,7 @@ from keras_ctxrep.recipes.encoder_distilling import HELD, SHARD, count_pieces, f
 from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents, sample
-from keras_ctxrep.text.features import Row, WordPieceFeatures, of_kind
+from keras_ctxrep.text.features import Row, WordPieceFeatures
 from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from keras_ctxrep.training import fit, pipeline

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from keras_ctxrep import saving, zoo
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.models import static
 from keras_ctxrep.text.corpus import lines
-from keras_ctxrep.text.features import StaticFeatures, of_kind
+from keras_ctxrep.text.features import StaticFeatures
 from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep.text.scores import pearson, spearman
 from keras_ctxrep.text.search import nearest

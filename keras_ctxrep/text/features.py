@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from tokenizers import normalizers
@@ -166,29 +166,6 @@ class WindowFeatures(Features, Protocol):
     def windows(self, questions: Sequence[str], contexts: Sequence[str], stride: int = 128) -> list[list[Row]]:
         """A row for each window of the context of each question."""
         ...
-
-
-Kind = TypeVar("Kind")
-
-
-def of_kind(features: Features, kind: type[Kind], error: str | None = None) -> Kind:
-    """The features of a model that has to read text in one way.
-
-    Args:
-        features: of the model.
-        kind: their class.
-        error: the message of a model that reads text otherwise.
-
-    Raises:
-        ValueError: they are of another class.
-
-    >>> of_kind(CharacterFeatures(), WordFeatures, "a model over words is needed")
-    Traceback (most recent call last):
-    ValueError: a model over words is needed
-    """
-    if not isinstance(features, kind):
-        raise ValueError(error or f"{type(features).__name__}: {kind.__name__} are needed")
-    return features
 
 
 def check_texts(texts: Any) -> Sequence[Any]:
