@@ -141,7 +141,7 @@ def build(work: Path, sizes: Sizes) -> tuple[Path, Path]:
     fields = {"labels": ("no", "yes"), "vocab": shipped.vocab, "lowercase": True, **tasks.bundle_fields("classify")}
     classifier = ctx.Bundle("bert", config=config, max_length=sizes.window, **fields)
     encoder = ctx.Bundle("elmo", "embed", asdict(elmo.SIZES[sizes.bilm]), max_length=max(sizes.lengths))
-    for bundle in (tasks.get("classify").windowed(classifier, "mean"), encoder):
+    for bundle in (tasks.windowed(classifier, "mean"), encoder):
         saving.save(work / bundle.family, saving.build(bundle), bundle)
     return work / "bert", work / "elmo"
 

@@ -28,9 +28,10 @@ from tabulate import tabulate
 from tokenizers.normalizers import BertNormalizer
 
 from keras_ctxrep import tasks
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import lines
-from keras_ctxrep.text.features import Reads, words_of_pieces
+from keras_ctxrep.text.features import Reads, WordPieceFeatures, words_of_pieces
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, words
 from keras_ctxrep_export import text_ops
 
@@ -124,8 +125,7 @@ def _whole(bundle: Bundle):
 
 def _pair(bundle: Bundle):
     bundle = reading(bundle, pair=True)
-    ops: Any = text_ops.features(bundle)
-    features: Any = bundle.features
+    ops, features = text_ops.features(bundle), bundle.features
     graph = _graph(ops, [None], [None])
 
     def compare(texts: list[str]):
@@ -200,7 +200,7 @@ def _question(bundle: Bundle):
 
     def compare(texts: list[str]):
         inputs, example, *_, start, end = graph(tf.constant(texts[::-1]), tf.constant(texts))
-        features: Any = bundle.features
+        features = of_kind(bundle.features, WordPieceFeatures)
         rows = features.windows(texts[::-1], texts, 64)
         expected = _per_row(features.collate([row for own in rows for row in own]))
         numbers = [number for number, own in enumerate(rows) for _ in own]

@@ -141,7 +141,7 @@ def hidden_states(work: Path, recorded: dict, pairs: list) -> list[str]:
 
     model, bundle = huggingface.read(recorded["model"])
     run: Any = keras_engine.runner(model)
-    features: Any = bundle.features
+    features = bundle.features
     same_ids, error, away, close, count = 0, [], {"ours": [], "theirs": []}, [], 0
     for number, begin in enumerate(range(0, len(pairs), BATCH)):
         theirs = np.load(work / f"hidden_{number}.npz")

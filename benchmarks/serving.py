@@ -33,7 +33,6 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
@@ -107,7 +106,7 @@ def engines(size: str, base: Path, precision: str) -> dict[str, Engine]:
     model, bundle = model_of(size)
     version = saved_model.export(model, bundle, base / "float32")
     loaded = tf.saved_model.load(str(version))
-    features: Any = text_ops.features(bundle)
+    features = text_ops.features(bundle)
     spec = [{name: tf.TensorSpec(tensor.shape, tf.int32) for name, tensor in model.input.items()}]
     graph = tf.function(lambda inputs: heads.flat(model(inputs, training=False)), input_signature=spec)
     prepare = tf.function(lambda text: features(text=text), input_signature=[tf.TensorSpec([None], tf.string)])

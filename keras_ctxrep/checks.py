@@ -195,6 +195,26 @@ def make(kind: type[T], values: Any, name: str) -> T:
 
 
 @cache
+def of_kind(value: object, kind: type[T], error: str | None = None) -> T:
+    """A value that has to be of a class.
+
+    Args:
+        value: the value.
+        kind: the class, or a protocol that is checked at run time.
+        error: the message for a value of another class.
+
+    Raises:
+        ValueError: it is of another class.
+
+    >>> of_kind(1, str, "a text is needed")
+    Traceback (most recent call last):
+    ValueError: a text is needed
+    """
+    if not isinstance(value, kind):
+        raise ValueError(error or f"{type(value).__name__}: {kind.__name__} is needed")
+    return value
+
+
 def annotations(kind: type) -> dict[str, Any]:
     """The annotations of a dataclass, with their metadata."""
     return get_type_hints(kind, include_extras=True)

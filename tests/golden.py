@@ -38,7 +38,7 @@ import numpy as np
 
 from keras_ctxrep import tasks
 from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.tasks.task import Query
+from keras_ctxrep.tasks.abilities import Query
 from keras_ctxrep.text import target_tokens
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row

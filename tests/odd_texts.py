@@ -29,7 +29,7 @@ import numpy as np
 from keras_ctxrep import saving
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.tasks.task import Query
+from keras_ctxrep.tasks.abilities import Query
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep_export import saved_model

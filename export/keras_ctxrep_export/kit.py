@@ -25,7 +25,7 @@ from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.inference.messages import PredictionLog, array_of, predict_request
 from keras_ctxrep.tasks import Query
-from keras_ctxrep.tasks.task import Searches
+from keras_ctxrep.tasks.abilities import Searches
 from keras_ctxrep.text.bundle import PRETRAINED, SIGNATURE, TFLITE_FIGURES, Bundle, pretrained_card
 from keras_ctxrep.training.shards import serialized
 

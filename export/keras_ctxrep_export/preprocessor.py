@@ -9,8 +9,7 @@ import tensorflow as tf
 from keras_ctxrep import tasks
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import WordPieceFeatures
-from keras_ctxrep.text.pairs import PAIR, PairFeatures
+from keras_ctxrep.text.pairs import PAIR
 from keras_ctxrep_export import text_ops
 
 __all__ = ["Preprocessor"]
@@ -54,9 +53,8 @@ class Preprocessor(keras.layers.Layer):
             raise ValueError(f"length={length}: from 1 to the {bundle.max_length} tokens that the model reads")
         self.bundle, self.length = bundle, length
         cut = bundle if length is None else replace(bundle, max_length=length)
-        self.features: Any = text_ops.features(cut)
-        prepared: Any = cut.features.features if isinstance(cut.features, PairFeatures) else cut.features
-        self._fill = {"token_ids": prepared.wordpiece.pad} if isinstance(prepared, WordPieceFeatures) else {}
+        self.features = text_ops.features(cut)
+        self._padding = cut.features.padding
 
     def call(self, text, y=None, sample_weight=None) -> Any:
         tensors = text if isinstance(text, dict) else {"text": text}
@@ -74,7 +72,7 @@ class Preprocessor(keras.layers.Layer):
         if self.length is None or name == "marks":
             return tensor
         missing = [[0, 0], [0, self.length - tf.shape(tensor)[1]], *[[0, 0]] * (tensor.shape.rank - 2)]
-        padded = tf.pad(tensor, missing, constant_values=self._fill.get(name.removeprefix(PAIR), 0))
+        padded = tf.pad(tensor, missing, constant_values=self._padding.get(name.removeprefix(PAIR), 0))
         return tf.ensure_shape(padded, [None, self.length, *tensor.shape[2:]])
 
     def get_config(self) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def export(
     if tflite is not None:
         bundle = _with_figures(bundle, tflite)
     if windows is not None:
-        bundle = tasks.get(bundle.task).windowed(bundle, windows)
+        bundle = tasks.windowed(bundle, windows)
     signatures = Generation(model, bundle) if bundle.generates else Signatures(model, bundle)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,8 @@ import tensorflow as tf
 from keras_ctxrep import tasks
 from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import families, heads
-from keras_ctxrep.tasks.task import NO_WORDS, LabelsWords, Searches
+from keras_ctxrep.tasks.abilities import ExampleApi, LabelsWords, Searches
+from keras_ctxrep.tasks.answering import NO_WORDS
 from keras_ctxrep.text.bundle import SIGNATURE, Bundle
 from keras_ctxrep.training.shards import serialized
 from keras_ctxrep_export import text_ops
@@ -34,7 +35,7 @@ class Signatures(tf.Module):
     def __init__(self, model: keras.Model, bundle: Bundle):
         super().__init__()
         self.task, self.bundle = tasks.get(bundle.task), bundle
-        self.features: Any = text_ops.features(bundle)
+        self.features = text_ops.features(bundle)
         self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
         parts = {name: self._ids(part) for name, part in self.task.parts(model).items()}
         ids = parts if len(parts) > 1 else parts["ids"]
@@ -47,8 +48,8 @@ class Signatures(tf.Module):
         if isinstance(self.task, LabelsWords):
             names_of_words = ["words" if name == "text" else name for name in names]
             self.functions["words"] = self._answers(ids, names_of_words, self.task.words_in_graph)
-        if self.task.example_api:
-            self.functions[self.task.example_api] = self._examples(text)
+        if isinstance(self.task, ExampleApi):
+            self.functions[self.task.example_api] = self._examples(text, self.task)
 
     def _ids(self, model: keras.Model) -> Callable:
         """The model's own dict of tensors in and out."""
@@ -90,7 +91,7 @@ class Signatures(tf.Module):
 
         return embed
 
-    def _examples(self, text: Callable) -> Callable:
+    def _examples(self, text: Callable, task: ExampleApi) -> Callable:
         """Serialized tf.Examples to the answers that TF Serving's Classify or Regress take."""
         names = self.task.inputs(self.bundle)
 
@@ -98,7 +99,7 @@ class Signatures(tf.Module):
         def over_examples(inputs):
             (examples,) = _checked(["inputs"], [inputs]).values()
             answers = text(*self._parsed(examples, names))
-            return self.task.example_answers_in_graph(self.bundle, answers)
+            return task.example_answers_in_graph(self.bundle, answers)
 
         return over_examples
 

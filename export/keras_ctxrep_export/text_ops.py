@@ -8,18 +8,21 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from keras_ctxrep.checks import of_kind
+from keras_ctxrep.tasks.abilities import GraphFeatures
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.character_rules import Casing, enough
-from keras_ctxrep.text.features import CharacterAndWordFeatures, CharacterFeatures, StaticFeatures, letters_read
-from keras_ctxrep.text.pairs import PAIR
+from keras_ctxrep.text.features import StaticFeatures, WordPieceFeatures, WordRows, letters_read
+from keras_ctxrep.text.pairs import PAIR, PairFeatures
 from keras_ctxrep.text.tokens import Characters, WordPiece
+from keras_ctxrep.text.units import TokenFeatures
 from keras_ctxrep_export.shortening import beginning, shortened
 from keras_ctxrep_export.words import Words, lowered, ngram_hashes, padded, row_numbers, split, substrings
 
 __all__ = ["PairOps", "PieceOps", "Sentences", "TextWindows", "TokenOps", "Windows", "WordOps", "features", "in_parts"]
 
 
-def features(bundle: Bundle) -> Any:
+def features(bundle: Bundle) -> GraphFeatures:
     """The function `bundle.features` in stock ops of TensorFlow and tensorflow-text, for a batch of texts.
 
     tensorflow-text's own BERT tokenizers differ: they fold case by NFKC ("½", "ﬁ" and "…" are rewritten) and split at
@@ -43,7 +46,8 @@ def features(bundle: Bundle) -> Any:
     >>> batch["char_ids"].numpy()[0].tolist(), batch["mask"].numpy().tolist()
     ([[259, 73, 106, 260, 261, 261], [259, 34, 260, 261, 261, 261]], [[1, 1], [0, 0]])
     """
-    return PairOps(bundle) if bundle.apart else FAMILIES[bundle.family](bundle)
+    ops: Any = PairOps(bundle) if bundle.apart else FAMILIES[bundle.family](bundle)
+    return ops
 
 
 class Sentences(NamedTuple):
@@ -65,14 +69,10 @@ class WordOps(tf.Module):
 
     def __init__(self, bundle: Bundle):
         super().__init__()
-        prepared: Any = bundle.features
-        both = isinstance(prepared, CharacterAndWordFeatures)
-        characters, words = (prepared.characters, prepared.words) if both else (prepared, prepared)
-        self.max_length, self.width, self.table, self.lowercase = prepared.max_length, 0, None, False
+        prepared = of_kind(bundle.features, WordRows)
+        self.max_length, self.width, self.table, self.lowercase = prepared.max_length, prepared.width, None, False
         self.letters = prepared.letters
-        if isinstance(characters, CharacterFeatures):
-            self.width = characters.characters.width
-        self.ngrams, self.first_bucket = getattr(words, "ngrams", None), len(bundle.vocab) + 1
+        self.ngrams, self.first_bucket = prepared.ngrams, len(bundle.vocab) + 1
         if {"word_ids", "subword_ids"} & {*prepared.keys}:
             numbers = [*range(1, len(bundle.vocab) + 1)]
             lines = tf.lookup.KeyValueTensorInitializer([*bundle.vocab], numbers, tf.string, tf.int32)
@@ -209,7 +209,7 @@ class PieceOps(tf.Module):
 
     def __init__(self, bundle: Bundle):
         super().__init__()
-        prepared: Any = bundle.features
+        prepared = of_kind(bundle.features, WordPieceFeatures)
         self.indicate = prepared.indicate
         self.pieces, self.max_length = prepared.wordpiece, prepared.max_length
         self.starts, self.max_question = prepared.starts, prepared.max_question
@@ -371,7 +371,7 @@ class PieceOps(tf.Module):
 
     def _rows(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None) -> dict[str, tf.Tensor]:
         """The model's input from pieces that fit."""
-        marker = tf.ones([first.nrows(), 1], tf.int32)
+        marker: Any = tf.ones([first.nrows(), 1], tf.int32)
         cls, sep = self.pieces.cls * marker, self.pieces.sep * marker
         rows: Any = tf.concat([cls, first, sep], 1)
         segments: Any = tf.zeros_like(rows)
@@ -387,7 +387,7 @@ class TokenOps(tf.Module):
 
     def __init__(self, bundle: Bundle):
         super().__init__()
-        prepared: Any = bundle.features
+        prepared = of_kind(bundle.features, TokenFeatures)
         self.units, self.end, self.max_length = prepared.units, prepared.end, prepared.max_length
         self.starts, self.pieces = prepared.starts, None
         if self.units == "pieces":
@@ -539,7 +539,7 @@ class PairOps(tf.Module):
 
     def __init__(self, bundle: Bundle):
         super().__init__()
-        prepared: Any = bundle.features
+        prepared = of_kind(bundle.features, PairFeatures)
         self.before, _ = prepared.features.markers
         alone = replace(bundle, stack={})
         self.one: Any = FAMILIES[bundle.family](alone)

@@ -5,7 +5,7 @@ https://github.com/facebookresearch/fastText, fasttext.cc and dictionary.cc.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -14,11 +14,12 @@ import keras
 import numpy as np
 
 from keras_ctxrep.atomic import atomic_write
-from keras_ctxrep.checks import warn
+from keras_ctxrep.checks import of_kind, warn
 from keras_ctxrep.convert.weights import check_finite
 from keras_ctxrep.models import static
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import OPENERS, lines, naming_damage, open_binary
+from keras_ctxrep.text.features import StaticFeatures
 
 __all__ = ["WRITTEN", "read", "write"]
 
@@ -113,16 +114,14 @@ def write(path: str | Path, model: keras.Model, bundle: Bundle, target_format: s
     """
     if target_format not in WRITTEN:
         raise ValueError(f"target_format={target_format!r}: one of {', '.join(WRITTEN)}")
-    if bundle.family != "static" or bundle.config.get("pieces"):
-        kind = "word pieces" if bundle.family == "static" else f"the family {bundle.family!r}"
-        raise ValueError(f"a model of {kind}; {target_format} files have static vectors of words")
+    error = f"a {bundle.family} model without vectors of words; {target_format} files have nothing else"
+    features = of_kind(bundle.features, StaticFeatures, error)
     words = bundle.vocab[1:]
     if wrong := next((word for word in words if not word or any(c.isspace() or c == "\0" for c in word)), None):
         raise ValueError(f"the word {wrong!r} has white space, which ends a word in {target_format} files")
     if target_format == "fasttext":
-        _write_fasttext(path, model, bundle)
+        _write_fasttext(path, model, bundle.vocab[1:], features.ngrams)
         return
-    features: Any = bundle.features
     rows = static.vectors_of(model, features.ids(words)).astype("<f4")
     unknown = static.vectors_of(model, np.array([1]))
     if not bundle.config["buckets"] and not np.allclose(unknown, rows.mean(0, dtype=np.float64), atol=1e-6):
@@ -136,11 +135,12 @@ def write(path: str | Path, model: keras.Model, bundle: Bundle, target_format: s
                 file.write(word.encode() + b" " + row.tobytes() + b"\n")
 
 
-def _write_fasttext(path: str | Path, model: keras.Model, bundle: Bundle) -> None:
+def _write_fasttext(
+    path: str | Path, model: keras.Model, words: Sequence[str], ngrams: tuple[int, int, int] | None
+) -> None:
     layer: Any = model.get_layer("word_embedding")
     table = keras.ops.convert_to_numpy(layer.embeddings)[2:].astype("<f4")  # without the rows of no word and <UNK>
-    words, (_, width) = bundle.vocab[1:], table.shape
-    shortest, longest, buckets = bundle.features.ngrams or (0, 0, 0)  # pyright: ignore
+    width, (shortest, longest, buckets) = table.shape[1], ngrams or (0, 0, 0)
     arguments = (width, 5, 5, 1, 5, 1, NEGATIVE_SAMPLING, SKIPGRAM, buckets, shortest, longest, 100, 1e-4)
     with atomic_write(path) as temporary, temporary.open("wb") as file:
         file.write(struct.pack("<2i12id", MAGIC, VERSIONS[-1], *arguments))

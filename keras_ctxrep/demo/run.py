@@ -33,6 +33,7 @@ from keras_ctxrep.plots.words import concordance, neighbours, senses
 from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.corpus import documents, hold_out, without
+from keras_ctxrep.text.features import Features
 from keras_ctxrep.text.scores import bootstrap
 from keras_ctxrep.text.search import Index
 from keras_ctxrep.text.tokens import split_words, words
@@ -333,7 +334,7 @@ print(json.dumps({"labels": labels, "loaded": loaded}))
 """
 
 
-def _comparable(test: list[Tagged], features: Any) -> list[Tagged]:
+def _comparable(test: list[Tagged], features: Features) -> list[Tagged]:
     """Messages whose words are those that raw text is split into, and are not cut, so that every engine tags them."""
     rows = features.encode([example.words for example in test])
     texts = [tuple(split_words(" ".join(example.words))) for example in test]

@@ -10,16 +10,17 @@ import keras
 import numpy as np
 
 from keras_ctxrep import saving
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Run
 from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import elmo
+from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.options import Embedding
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import CharacterFeatures, Reads, Row, WordPieceFeatures
+from keras_ctxrep.text.features import CharacterFeatures, Reads, Row
 from keras_ctxrep.text.tokens import Characters, read_vocab
-from keras_ctxrep.text.units import TokenFeatures
 
 __all__ = ["layer_count", "learned_mixes", "vectors", "vectors_and_pooled"]
 
@@ -75,10 +76,9 @@ def vectors_and_pooled(
         layers, pooled = layers_of(rows)  # (N, B, T, D)
         for index, (sentence, row) in enumerate(zip(batch, rows, strict=True)):
             positions = {number: at for number, at in enumerate(features.positions(row)) if at is not None}
-            pieces = isinstance(features, WordPieceFeatures)
-            # without [CLS] and [SEP], and without the mark of the beginning that a language model reads
-            first, end = (int(pieces or isinstance(features, TokenFeatures)), len(row) - int(pieces))
-            if split and pieces and options.pieces == "mean":
+            first, after = features.markers
+            end = len(row) - after
+            if split and features.by_first_token and options.pieces == "mean":
                 edges = [*positions.values(), end]
                 means = [layers[:, index, a:b].mean(1) for a, b in pairwise(edges)]
                 vectors = np.stack(means, 1) if means else layers[:, index, :0]
@@ -105,11 +105,11 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
     bidirectional = "filters" in bundle.config
     if not bidirectional and (carry_state or cache is not None):
         raise ValueError("only a biLM carries a state and reads characters: leave out carry_state and cache")
-    if bidirectional or isinstance(features, TokenFeatures):
-        features = replace(bundle, max_length=sys.maxsize).features  # it has no limit of positions
+    if FAMILIES[bundle.family].any_length:
+        features = replace(bundle, max_length=sys.maxsize).features
     if cache is not None:
-        if not isinstance(features, CharacterFeatures):
-            raise ValueError(f"cache {cache}: a model over words reads a table already; leave it out")
+        error = f"cache {cache}: a model over words reads a table already; leave it out"
+        features = of_kind(features, CharacterFeatures, error)
         listed = dict.fromkeys([*Characters.MARKERS, *read_vocab(cache)])
         numbers = {word: number for number, word in enumerate(listed, 1)}
         table = np.pad(elmo.token_vectors(model, features, numbers), ((1, 0), (0, 0)))

@@ -36,7 +36,7 @@ def open_model(
             address of a server, see `client.connect`.
         engine: of a model folder, "keras" or "auto", see `inference.model.load`.
         threads: of LiteRT; None: one for a .tflite file, all cores with "auto".
-        search: options of a search for answers, as in `Task.with_search`, in place of those of the training.
+        search: options of a search for answers, as in `tasks.with_search`, in place of those of the training.
         target, bundle: of a server, which model is asked, and its bundle.
 
     Raises:
@@ -53,7 +53,7 @@ def open_model(
         return ServerEngine(str(path), target, bundle)
     files, bundle = bundles.located(zoo.find(path))
     if search and bundle.task in tasks.SERVED:
-        bundle = tasks.get(bundle.task).with_search(bundle, **search)
+        bundle = tasks.with_search(bundle, **search)
     if files.is_file():
         with quiet_stderr():
             from keras_ctxrep_tflite.runtime import LiteRTEngine

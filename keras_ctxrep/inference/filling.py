@@ -1,14 +1,15 @@
 """Words for the [MASK]s of a text, by a masked language model."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.inference.predictor import Run
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.decode import softmax
-from keras_ctxrep.text.features import Row, check_texts
+from keras_ctxrep.text.features import Row, WordPieceFeatures, check_texts
 
 __all__ = ["MASK", "Filler", "Filling"]
 
@@ -39,7 +40,7 @@ class Filler:
 
     def __init__(self, bundle: Bundle, run: Run, positions: int | None = None):
         self.bundle, self.run, self.positions = bundle, run, positions
-        self._features: Any = bundle.features
+        self._features = of_kind(bundle.features, WordPieceFeatures)
 
     def __call__(self, texts: Sequence[str], top: int = 5) -> list[list[list[Filling]]]:
         wordpiece, calls = self._features.wordpiece, []
@@ -61,7 +62,7 @@ class Filler:
         return answers
 
 
-def _row(text: str, features: Any) -> Row:
+def _row(text: str, features: WordPieceFeatures) -> Row:
     """[CLS] text [SEP], with the piece [MASK] where the text has that word."""
     parts = text.split(MASK)
     if len(parts) == 1:

@@ -18,7 +18,7 @@ from keras_ctxrep.inference.filling import Filling
 from keras_ctxrep.inference.predictor import Text
 from keras_ctxrep.inference.silence import start_tensorflow
 from keras_ctxrep.options import KERAS, Generation, Tflite, unknown_option
-from keras_ctxrep.tasks.task import NO_WORDS
+from keras_ctxrep.tasks.answering import NO_WORDS
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Features, Marks, Span, check_texts
 from keras_ctxrep.text.retrieval import unit

@@ -11,7 +11,10 @@ import numpy as np
 
 from keras_ctxrep import tasks
 from keras_ctxrep.tasks import Task
-from keras_ctxrep.tasks.task import NO_WORDS, Query, label_values, pair_problem
+from keras_ctxrep.tasks.abilities import Query
+from keras_ctxrep.tasks.answering import NO_WORDS
+from keras_ctxrep.tasks.learning import label_values
+from keras_ctxrep.tasks.task import pair_problem
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import available_lines
 from keras_ctxrep.text.features import Marks, Row, check_texts

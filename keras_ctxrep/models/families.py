@@ -25,6 +25,7 @@ class Family:
         tuning: the defaults of fine-tuning.
         reads_vocabulary: function from the fields of a config to whether the encoder needs the bundle's vocabulary.
         encoder_config: function from (model, fields of its config) to the fields of its encoder's config.
+        any_length: its encoders have no positions, which would limit how long a text may be.
         enable_lora: function from (encoder, rank) that leaves only low-rank updates of the encoder to train; None: its
             encoders have no such updates.
 
@@ -39,6 +40,7 @@ class Family:
     tuning: Tuning
     reads_vocabulary: Callable[[dict], bool] = lambda config: True
     encoder_config: Callable[[keras.Model, dict], dict] = lambda model, config: config
+    any_length: bool = False
     enable_lora: Callable[[keras.Model, int], None] | None = None
 
 
@@ -50,6 +52,7 @@ FAMILIES = {
         {"language_model": elmo.language_model},
         TUNING["elmo"],
         reads_vocabulary=lambda config: bool(config.get("words")),
+        any_length=True,
     ),
     "bert": Family(
         bert.Config,
@@ -68,6 +71,7 @@ FAMILIES = {
         {"causal_language_model": lm.language_model},
         TUNING["lm"],
         encoder_config=lm.encoder_config,
+        any_length=True,
     ),
 }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import keras
 
 from keras_ctxrep import saving, zoo
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.models import heads, lm, stack, static
 from keras_ctxrep.models.families import FAMILIES, Family, depths
 from keras_ctxrep.models.model import copy_weights
@@ -175,7 +176,9 @@ def _extra_embeddings(source: str | Path, counts: Counter, bundle: Bundle) -> tu
     """The weights of a folder's static vectors, frozen, or of untrained ones of these words; and their bundle."""
     model, extra = fresh_embeddings(counts) if source == WORDS else saving.load_encoder(zoo.find(source))
     reads_characters = "max_characters" in bundle.config and not bundle.config.get("words")
-    if not isinstance(extra.features, StaticFeatures) or not reads_characters:
-        raise ValueError(f"{source}: extra embeddings are static vectors, with an ELMo over characters")
+    error = f"{source}: extra embeddings are static vectors, with an ELMo over characters"
+    of_kind(extra.features, StaticFeatures, error)
+    if not reads_characters:
+        raise ValueError(error)
     config = extra.config | {"trainable": source == WORDS}
     return model.get_layer(_EXTRA_EMBEDDINGS).get_weights(), replace(extra, config=config)

@@ -11,6 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from keras_ctxrep.atomic import atomic_write, sha256
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.options import Text
 from keras_ctxrep.text.corpus import documents, hold_out, sample, without
 from keras_ctxrep.text.features import WordPieceFeatures
@@ -68,9 +69,8 @@ def wordpiece_of(initial: Any, options: Text, corpus: Sequence[str | Path], read
     if initial is not None:
         if options.vocab is not None or options.cased:
             raise ValueError("the model to start from keeps its vocabulary and casing: leave out vocab and cased")
-        if not isinstance(initial.features, WordPieceFeatures):
-            raise ValueError(f"a model of the family {initial.family!r} has no word pieces")
-        return initial.features.wordpiece
+        error = f"a model of the family {initial.family!r} has no word pieces"
+        return of_kind(initial.features, WordPieceFeatures, error).wordpiece
     lowercase = not options.cased
     if options.vocab is not None:
         return WordPiece(read_vocab(options.vocab), lowercase)

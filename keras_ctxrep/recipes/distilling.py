@@ -23,7 +23,7 @@ from keras_ctxrep.recipes.assembly import Survey
 from keras_ctxrep.recipes.finetuning import Run
 from keras_ctxrep.recipes.reading import Data, read_unlabelled
 from keras_ctxrep.recipes.targets import ENCODED, encoded_examples
-from keras_ctxrep.tasks.task import Distillable
+from keras_ctxrep.tasks.abilities import Distillable
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.training import pipeline

@@ -14,7 +14,7 @@ from keras_ctxrep.atomic import atomic_write, reserve
 from keras_ctxrep.checks import warn
 from keras_ctxrep.inference.model import load
 from keras_ctxrep.options import Embedding, keywords
-from keras_ctxrep.tasks.task import NO_WORDS
+from keras_ctxrep.tasks.answering import NO_WORDS
 from keras_ctxrep.text.features import check_sentences
 
 __all__ = ["embed"]

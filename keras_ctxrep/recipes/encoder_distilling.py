@@ -17,6 +17,7 @@ from keras import ops
 
 from keras_ctxrep import losses, saving, zoo
 from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.layers import SpanMean
 from keras_ctxrep.models import bert
@@ -49,8 +50,10 @@ def run(
 
 def _distill(teacher, corpus: Sequence[str | Path], out, report, options: EncoderDistillation, strategy) -> list[dict]:
     folder, source = teacher_of_run(teacher, corpus, out)
-    if not isinstance(source.bundle.features, WordPieceFeatures) or "layers" not in source.bundle.config:
-        raise ValueError(f"{teacher}: a model of the family {source.bundle.family!r}; the teacher has to be a BERT")
+    error = f"{teacher}: a model of the family {source.bundle.family!r}; the teacher has to be a BERT"
+    of_kind(source.bundle.features, WordPieceFeatures, error)
+    if "layers" not in source.bundle.config:
+        raise ValueError(error)
     initial = None if options.init is None else saving.load_encoder(zoo.find(options.init))
     if initial is not None and initial.bundle.family != source.bundle.family:
         raise ValueError(
@@ -267,8 +270,7 @@ def _split_piece(piece: str, known: Mapping[str, int]) -> list[str]:
 def _piece_counts(bundle: Bundle, read: corpora.Read, corpus, options: EncoderDistillation) -> Counter[int]:
     """How often each piece occurs in a sample of the corpus."""
     text = sample(corpora.watched(read(corpus), "counting pieces"), options.vocab_sample, options.seed)
-    features: Any = bundle.features
-    return count_pieces(features.wordpiece, text)
+    return count_pieces(of_kind(bundle.features, WordPieceFeatures).wordpiece, text)
 
 
 def count_pieces(wordpiece: WordPiece, sentences: Sequence[str]) -> Counter[int]:
@@ -344,8 +346,7 @@ class TeacherVectors:
         model, bundle = teacher
         inputs, words = _word_vectors(model, levels)
         self._run = keras_engine.runner(keras.Model(inputs, {"words": words, "texts": model.output["vector"]}))
-        length = min(max_length, bundle.config["max_positions"])
-        self.features: Any = replace(bundle, max_length=length, reads=Reads(words=True)).features
+        self.features = _word_features(bundle, max_length)
         self.folder, self.levels, self.width = folder, levels, bundle.config["width"]
         manifest = folder / "vectors.json"
         text = json.dumps(identity)
@@ -384,6 +385,11 @@ class TeacherVectors:
         return np.concatenate(words), begins, np.stack(texts)
 
 
+def _word_features(bundle: Bundle, max_length: int) -> WordPieceFeatures:
+    length = min(max_length, bundle.config["max_positions"])
+    return of_kind(replace(bundle, max_length=length, reads=Reads(words=True)).features, WordPieceFeatures)
+
+
 def word_spans(row: Row) -> list[Span]:
     """The first token of each word of a row and the one after its last; without a word that may be cut off."""
     starts = [start for start in row.starts or () if start is not None]
@@ -403,8 +409,7 @@ def _batches(
     vectors: TeacherVectors, bundle: Bundle, options: EncoderDistillation, epoch, repeat: bool, start: int = 0
 ):
     """Batches of sentences and the teacher's vectors of them."""
-    length = min(options.max_length, bundle.config["max_positions"])
-    features: Any = replace(bundle, max_length=length, reads=Reads(words=True)).features
+    features = _word_features(bundle, options.max_length)
 
     def examples(number: int) -> Iterator[tuple[Row, Shard, int]]:
         for shard in epoch(number):

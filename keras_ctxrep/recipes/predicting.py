@@ -17,7 +17,7 @@ from keras_ctxrep.options import Prediction
 from keras_ctxrep.recipes.predicting_parts import json_line, predict_parts
 from keras_ctxrep.recipes.reading import read_unlabelled
 from keras_ctxrep.tasks import Task
-from keras_ctxrep.tasks.task import LabelsWords
+from keras_ctxrep.tasks.abilities import LabelsWords
 from keras_ctxrep.text import files
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import available_lines

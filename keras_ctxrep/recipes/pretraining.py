@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_ctxrep import saving, zoo
-from keras_ctxrep.checks import warn
+from keras_ctxrep.checks import of_kind, warn
 from keras_ctxrep.models import elmo, lm
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
@@ -167,7 +167,7 @@ def _language_modelling(corpus: Sequence[str | Path], options: Pretraining, init
         config = replace(config, words=len(vocabulary))
     vocab, scripts = tuple(vocabulary.vocab), tuple(sorted(scripts_of(vocabulary.vocab)))
     bundle = Bundle("elmo", "language_model", asdict(config), options.max_length, vocab=vocab, scripts=scripts)
-    features: Any = bundle.features
+    features = bundle.features
 
     data: Any
     batch_size, unroll, samples = options.batch_size, options.unroll, options.samples
@@ -269,7 +269,7 @@ def _masked_modelling(corpus: Sequence[str | Path], options: Pretraining, initia
     # only the encoder of an initial model is used: no task network, no task options
     fields = {"vocab": tuple(wordpiece.vocab), **corpora.casing(wordpiece)}
     bundle = Bundle("bert", "pretrainer", asdict(config), options.max_length, **fields)
-    features: Any = bundle.features
+    features = of_kind(bundle.features, WordPieceFeatures)
     batch_size = options.batch_size
     data = partial(pipeline.segments, features, examples, batch_size, masking, config.pooler, options.seed)
     validation = pipeline.segments(features, held, batch_size, next_sentence=config.pooler)

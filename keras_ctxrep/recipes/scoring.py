@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.atomic import atomic_write
-from keras_ctxrep.checks import warn
+from keras_ctxrep.checks import of_kind, warn
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.inference.predictor import Predictor
@@ -167,7 +167,7 @@ def _perplexities(rows: Iterable[tuple], data: str | Path) -> dict:
 
 def _score_task(predictor: Predictor, data: Data, predictions: str | Path | None, options: Scoring) -> dict:
     if options.positive is not None:
-        bundle = predictor.task.with_positive(predictor.bundle, options.positive)
+        bundle = tasks.with_positive(predictor.bundle, options.positive)
         predictor = Predictor(bundle, predictor.runner, predictor.batch_size)
     task, bundle, skipped = predictor.task, predictor.bundle, [] if options.skip_bad else None
     examples = list(fitting(bundle, data, options.columns, skipped, "validation"))
@@ -216,8 +216,7 @@ def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -
 
 
 def _score_pretrainer(model: keras.Model, bundle: Bundle, data: str | Path, batch_size: int) -> dict:
-    features, text = bundle.features, watched(documents([data]), "reading")
-    assert isinstance(features, WordPieceFeatures)
+    features, text = of_kind(bundle.features, WordPieceFeatures), watched(documents([data]), "reading")
     next_sentence = "nsp_logits" in model.output
     segments = segment_pairs if next_sentence else single_segments
     examples = masked_once(text, features, Masking(features.wordpiece), segments=segments)

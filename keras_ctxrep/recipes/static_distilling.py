@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -14,6 +13,7 @@ from tqdm import tqdm
 
 from keras_ctxrep import losses, saving
 from keras_ctxrep.atomic import atomic_write, lock_folder
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import static
@@ -46,9 +46,8 @@ def run(
 def _distill(teacher, corpus: Sequence[str | Path], out, report, options: StaticDistillation) -> list[dict]:
     folder, source = teacher_of_run(teacher, corpus, out)
     width = source.model.output["vector"].shape[-1]
-    features = source.bundle.features
-    if not isinstance(features, WordPieceFeatures):
-        raise ValueError(f"{teacher}: a model of the family {source.bundle.family!r} over words; a BERT is needed")
+    error = f"{teacher}: a model of the family {source.bundle.family!r} over words; a BERT is needed"
+    features = of_kind(source.bundle.features, WordPieceFeatures, error)
     if options.dims > width:
         raise ValueError(f"dims={options.dims}: at most {width}, the width of {teacher}")
     run = RunRecord.of("distill_static", options, teacher=folder, corpus=[Path(path) for path in corpus])
@@ -64,8 +63,8 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Static
     axes = _axes(vectors, options.dims)
     targets = unit(vectors.astype(np.float32) @ axes).astype(np.float16)
     model = saving.build(bundle)
-    own: Any = bundle.features
-    table = _first_table(source, bundle, axes, count_pieces(own.wordpiece, sentences), options.sif)
+    counts = count_pieces(of_kind(bundle.features, WordPieceFeatures).wordpiece, sentences)
+    table = _first_table(source, bundle, axes, counts, options.sif)
     model.get_layer("word_embedding").set_weights([table])
     history = _taught(model, bundle, sentences, targets, options, report, out, run.identity)
     table = model.get_layer("word_embedding").get_weights()[0]
@@ -146,8 +145,7 @@ def _first_table(
 ) -> np.ndarray:
     """The rows of the student's pieces before they are taught, float32 (V, dims)."""
     model, source = teacher
-    features: Any = source.features
-    pieces = features.wordpiece
+    pieces = of_kind(source.features, WordPieceFeatures).wordpiece
     vector = keras_engine.runner(keras.Model(model.input, {"vector": model.output["vector"]}))
     numbers = {piece: number for number, piece in enumerate(source.vocab)}
     ids = np.array([[pieces.cls, numbers[piece], pieces.sep] for piece in bundle.vocab], np.int32)  # (V, 3)
@@ -165,7 +163,7 @@ def _taught(
     model, bundle: Bundle, sentences, targets, options: StaticDistillation, report, out, identity
 ) -> list[dict]:
     """Teaches the table; returns the evaluations."""
-    features: Any = replace(bundle, max_length=options.max_length).features
+    features = replace(bundle, max_length=options.max_length).features
     count = len(sentences) - min(HELD, len(sentences) // 10)
 
     def examples(numbers: range) -> Iterator[tuple[Row, int]]:

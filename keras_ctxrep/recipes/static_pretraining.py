@@ -12,12 +12,14 @@ import numpy as np
 
 from keras_ctxrep import losses, saving
 from keras_ctxrep.atomic import lock_folder
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.models import static
 from keras_ctxrep.optimizers import SGD, OptimizerSpec, RowwiseAdagrad
 from keras_ctxrep.options import StaticPretraining
 from keras_ctxrep.recipes import corpora
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
+from keras_ctxrep.text.features import StaticFeatures
 from keras_ctxrep.text.word_blocks import CENTRES, Blocks, EncodedCorpus, WordCounts, blocks, encode_corpus, kept
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
@@ -101,7 +103,7 @@ def _bundle(counts: WordCounts, options: StaticPretraining) -> Bundle:
 def _trainer(bundle: Bundle, options: StaticPretraining) -> static.Trainer:
     subwords = None
     if options.subwords:
-        features: Any = bundle.features
+        features = of_kind(bundle.features, StaticFeatures)
         subwords = [[], [], *(features.rows(word) for word in bundle.vocab[1:])]
     config = static.Config(**bundle.config)
     return static.TRAINERS[options.model](config, options.window, CENTRES, NOISE[options.model], subwords)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_ctxrep import saving, zoo
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.models import static
 from keras_ctxrep.text.corpus import lines
 from keras_ctxrep.text.features import StaticFeatures
@@ -34,12 +35,8 @@ class WordTable:
 
     def __init__(self, folder: str | Path):
         self._model, bundle = saving.load(zoo.find(folder))
-        features = bundle.features
-        if not isinstance(features, StaticFeatures):
-            raise ValueError(
-                f"{folder}: a model of the family {bundle.family!r} without word vectors; a static is needed"
-            )
-        self._folder, self._features = folder, features
+        error = f"{folder}: a model of the family {bundle.family!r} without word vectors; a static is needed"
+        self._folder, self._features = folder, of_kind(bundle.features, StaticFeatures, error)
         self.words = bundle.vocab[1:]
         self._numbers = {word: number for number, word in enumerate(self.words)}
         self._units = self.vectors(self.words)

@@ -4,16 +4,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from keras_ctxrep.checks import of_kind
+from keras_ctxrep.tasks.abilities import ChoosesPositive, Query, ReadsWindows, Searches
 from keras_ctxrep.tasks.answer import Answer
 from keras_ctxrep.tasks.classify import Classify
 from keras_ctxrep.tasks.coreference import Coreference
 from keras_ctxrep.tasks.embed import Embed
+from keras_ctxrep.tasks.evaluation import EvaluationReport
 from keras_ctxrep.tasks.multilabel import Multilabel
 from keras_ctxrep.tasks.regress import Regress
 from keras_ctxrep.tasks.semantic_roles import SemanticRoles
 from keras_ctxrep.tasks.similar import Similar
 from keras_ctxrep.tasks.tag import Tag
-from keras_ctxrep.tasks.task import EvaluationReport, Query, Task
+from keras_ctxrep.tasks.task import Task
 from keras_ctxrep.tasks.translate import Translate
 from keras_ctxrep.text.bundle import Bundle
 
@@ -26,6 +29,9 @@ __all__ = [
     "bundle_fields",
     "get",
     "of_model",
+    "windowed",
+    "with_positive",
+    "with_search",
 ]
 
 # the tasks of `ctxrep train`
@@ -71,6 +77,49 @@ def of_model(bundle: Bundle) -> Task:
     ('Subject', 'text')
     """
     return get(bundle.task).of_model(bundle)
+
+
+def with_positive(bundle: Bundle, label: str) -> Bundle:
+    """The bundle of a model whose `f1` is that of a label.
+
+    Args:
+        bundle: of a task model.
+        label: one of its labels.
+
+    Raises:
+        ValueError: it is no classifier, or has no such label.
+    """
+    error = f"positive={label!r}: of a classifier alone, and the task is {bundle.task!r}"
+    return of_kind(get(bundle.task), ChoosesPositive, error).with_positive(bundle, label)
+
+
+def with_search(bundle: Bundle, **options: Any) -> Bundle:
+    """The bundle of the same model whose answers are searched for with other options.
+
+    Args:
+        bundle: of a task model.
+        options: of the search, as in `Searches.with_search`.
+
+    Raises:
+        ValueError: the task has no such answers, or an option is out of range.
+    """
+    name, value = next(iter(options.items()))
+    error = f"{name}={value}: of the task translate alone, and the task is {bundle.task!r}"
+    return of_kind(get(bundle.task), Searches, error).with_search(bundle, **options)
+
+
+def windowed(bundle: Bundle, how: str) -> Bundle:
+    """The bundle of the same model that reads a long text in overlapping windows instead of cutting it.
+
+    Args:
+        bundle: of a task model.
+        how: its answer comes from the "mean" or the "max" over the windows.
+
+    Raises:
+        ValueError: the task has no such answers, or it reads more than one text.
+    """
+    error = f"windows={how!r}: a {bundle.task} model gives no scores of a whole text to pool; leave it out"
+    return of_kind(get(bundle.task), ReadsWindows, error).windowed(bundle, how)
 
 
 def bundle_fields(name: str, pair: bool = False, **settings: Any) -> dict[str, Any]:

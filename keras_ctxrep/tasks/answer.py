@@ -7,13 +7,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_ctxrep import options
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.options import option
+from keras_ctxrep.tasks.abilities import Distillable, Query
+from keras_ctxrep.tasks.evaluation import Metrics
 from keras_ctxrep.tasks.reading import Reading, Record
-from keras_ctxrep.tasks.task import Distillable, Metrics, Query, Task
+from keras_ctxrep.tasks.task import Task
 from keras_ctxrep.text import files, scores
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.decode import best_answers
-from keras_ctxrep.text.features import Reads, Row
+from keras_ctxrep.text.features import Reads, Row, WindowFeatures
 from keras_ctxrep.text.files import checked_text
 
 __all__ = ["Answer", "Options", "Question", "answer_positions", "answers_in_graph", "null_threshold"]
@@ -148,7 +151,8 @@ class Answer(Task, Distillable):
 
     def encode(self, bundle, queries) -> list[list[Row]]:
         questions, contexts = [str(query.text) for query in queries], [query.pair or "" for query in queries]
-        features: Any = bundle.features
+        error = f"a model of the family {bundle.family!r} reads no questions with their contexts"
+        features: WindowFeatures = of_kind(bundle.features, WindowFeatures, error)
         return features.windows(questions, contexts, bundle.settings["stride"])
 
     def decode(self, bundle, query, rows, outputs) -> dict:

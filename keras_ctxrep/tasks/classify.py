@@ -1,6 +1,7 @@
 """Classification: one label for a text or a pair of texts."""
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -10,8 +11,10 @@ import numpy as np
 from keras_ctxrep import options
 from keras_ctxrep.checks import Range, check_value
 from keras_ctxrep.options import option
+from keras_ctxrep.tasks.abilities import ChoosesPositive, Distillable, ExampleApi, Query, ReadsWindows
+from keras_ctxrep.tasks.evaluation import Metrics, confidence, f1_table
 from keras_ctxrep.tasks.reading import Reading, Record
-from keras_ctxrep.tasks.task import Distillable, Metrics, Query, Task, confidence, f1_table
+from keras_ctxrep.tasks.task import Task
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.decode import sigmoid, softmax
@@ -83,7 +86,7 @@ class TextReading(Reading):
         yield Example(text, label, pair, record.source, record.label_types())
 
 
-class TextTask(Task, Distillable):
+class TextTask(Task, Distillable, ExampleApi, ReadsWindows):
     """Base of the tasks that label a text or a pair of texts.
 
     A text may be read in overlapping windows, each half of the last one and half new, so that nothing of it is cut
@@ -126,9 +129,9 @@ class TextTask(Task, Distillable):
         pooled = scores.max(0) if bundle.settings.get("windows") == "max" else scores.mean(0)
         return self.answer(bundle, query, pooled / pooled.sum() if self.activation == "softmax" else pooled)
 
+    @abstractmethod
     def answer(self, bundle: Bundle, query: Query, scores: np.ndarray) -> dict:
         """The answer from the scores of a text, float64 (C,)."""
-        raise NotImplementedError
 
     def labelled_by(self, example, answer) -> Any:
         return replace(example, label=answer[self.prediction])
@@ -163,9 +166,9 @@ class TextTask(Task, Distillable):
             pooled /= tf.reduce_sum(pooled, -1, keepdims=True)
         return self.answer_in_graph(bundle, pooled), self.has_words(bundle, windows.inputs, windows.example)
 
+    @abstractmethod
     def answer_in_graph(self, bundle: Bundle, scores: Any) -> dict:
         """The answers to a batch of texts, from float32 (B, C)."""
-        raise NotImplementedError
 
     def example_answers_in_graph(self, bundle, answers) -> dict:
         """All labels and their probabilities, each (B, C), of a text without words "" and 0."""
@@ -219,15 +222,9 @@ class Options(LossOptions):
     )
 
 
-class Classify(TextTask):
-    """One of several classes."""
+class LabelTask(TextTask):
+    """Base of the tasks that choose one of several labels."""
 
-    name = "classify"
-    help = "one label for a text or a pair: text, label[, pair]"
-    reading = TextReading(COLUMNS | {"label": ("label",)})
-    metrics: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "matthews", "f1")
-    Options: type[options.Options] = Options
-    positive: str | None = None  # of a model: the label of which `f1` is reported
     example_api = "classify"
     outputs: ClassVar[Mapping[str, str]] = {
         "label": "the most probable label",
@@ -235,28 +232,11 @@ class Classify(TextTask):
         "probabilities": "of every label, in their order in the model card",
     }
 
-    def of_model(self, bundle) -> Self:
-        task = super().of_model(bundle)
-        task.positive = bundle.settings.get("positive")
-        return task
-
-    def with_positive(self, bundle, label) -> Bundle:
-        if label not in bundle.labels:
-            raise ValueError(f"positive={label!r}: no label of this model, which has {', '.join(bundle.labels)}")
-        return replace(bundle, settings=bundle.settings | {"positive": label})
-
     def traits(self, example) -> Iterable[Hashable]:
         return getattr(example, "types", ())
 
-    def settings(self, options, traits) -> dict:
-        positive = {} if options.positive is None else {"positive": options.positive}
-        return positive | super().settings(options, traits)
-
     def labels_of(self, example) -> Sequence | None:
         return None if example.label is None else (example.label,)
-
-    def labels(self, used, source, options) -> tuple[str, ...]:
-        return enough_labels(used, source, "classifier")
 
     def targets(self, bundle, example, rows) -> list:
         return [bundle.label_numbers.get(example.label, -1)]  # -1: not in the training data
@@ -266,13 +246,6 @@ class Classify(TextTask):
         if labels.min(initial=0) >= 0:
             return ({"logits": labels},)
         return {"logits": np.maximum(labels, 0)}, {"logits": (labels >= 0).astype(np.float32)}
-
-    def head(self, encoder, bundle) -> Any:
-        from keras_ctxrep.models import heads
-
-        if len(bundle.labels) < 2:
-            raise ValueError(f"classes={len(bundle.labels)}: at least 2")
-        return heads.classify(encoder, len(bundle.labels), **bundle.head)
 
     def loss(self, options, counts, traits=frozenset(), rows=2) -> Any:
         weights = options.class_weights
@@ -303,6 +276,41 @@ class Classify(TextTask):
 
         best = tf.gather(tf.constant(bundle.labels), tf.argmax(scores, axis=-1))
         return {"label": best, "score": tf.reduce_max(scores, -1), "probabilities": scores}
+
+
+class Classify(LabelTask, ChoosesPositive):
+    """One of several classes."""
+
+    name = "classify"
+    help = "one label for a text or a pair: text, label[, pair]"
+    reading = TextReading(COLUMNS | {"label": ("label",)})
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "matthews", "f1")
+    Options: type[options.Options] = Options
+    positive: str | None = None  # of a model: the label of which `f1` is reported
+
+    def of_model(self, bundle) -> Self:
+        task = super().of_model(bundle)
+        task.positive = bundle.settings.get("positive")
+        return task
+
+    def with_positive(self, bundle, label) -> Bundle:
+        if label not in bundle.labels:
+            raise ValueError(f"positive={label!r}: no label of this model, which has {', '.join(bundle.labels)}")
+        return replace(bundle, settings=bundle.settings | {"positive": label})
+
+    def settings(self, options, traits) -> dict:
+        positive = {} if options.positive is None else {"positive": options.positive}
+        return positive | super().settings(options, traits)
+
+    def labels(self, used, source, options) -> tuple[str, ...]:
+        return enough_labels(used, source, "classifier")
+
+    def head(self, encoder, bundle) -> Any:
+        from keras_ctxrep.models import heads
+
+        if len(bundle.labels) < 2:
+            raise ValueError(f"classes={len(bundle.labels)}: at least 2")
+        return heads.classify(encoder, len(bundle.labels), **bundle.head)
 
     def compute_metrics(self, expected: Sequence[Any], answers, labels) -> Metrics:
         gold, predicted = [example.label for example in expected], [answer.get("label") for answer in answers]

@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_ctxrep.tasks.classify import Classify, LossOptions
+from keras_ctxrep.tasks.abilities import Query
+from keras_ctxrep.tasks.classify import LabelTask, LossOptions
+from keras_ctxrep.tasks.evaluation import Metrics, confidence, f1_of
 from keras_ctxrep.tasks.reading import Reading, Record
-from keras_ctxrep.tasks.task import Metrics, Query, Task, confidence, f1_of
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.features import Reads, Span
 
@@ -69,7 +70,7 @@ def _is_meant(value: Any, name: str) -> bool | None:
     return TRUTH[str(value)]
 
 
-class Coreference(Classify):
+class Coreference(LabelTask):
     """Which of two names a pronoun means.
 
     The task and the format of GAP (Webster et al. 2018, https://arxiv.org/abs/1810.05201); the metric of its scorer,
@@ -90,8 +91,6 @@ class Coreference(Classify):
     reads = Reads(marks=3)
     max_length = 256
     Options = LossOptions
-    settings = Task.settings
-    with_positive = Task.with_positive
 
     def labels(self, used, source, options) -> tuple[str, ...]:
         if not used:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from keras_ctxrep.tasks.classify import COLUMNS, TextReading, TextTask, class_name
-from keras_ctxrep.tasks.task import Metrics, f1_of, f1_table
+from keras_ctxrep.tasks.evaluation import Metrics, f1_of, f1_table
 from keras_ctxrep.text import scores
 
 __all__ = ["Multilabel", "class_names"]

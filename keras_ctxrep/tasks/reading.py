@@ -1,6 +1,7 @@
 """How the examples of a task are read from files: its columns and formats, and the rows that are malformed."""
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -73,7 +74,7 @@ def column_option(field: str, column: str, in_python: bool) -> str:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(ABC):
     """Reads the examples of a task; a subclass defines `examples`, and `rows` if the task has formats of its own.
 
     Attributes:
@@ -86,13 +87,13 @@ class Reading:
     labelled: tuple[str, ...] = ("label",)
     trained: Columns = field(default_factory=dict)
 
+    @abstractmethod
     def examples(self, record: Record) -> Iterable[Any]:
         """The examples of a row; of most tasks it is one.
 
         Raises:
             ValueError: a value is missing or of the wrong kind.
         """
-        raise NotImplementedError
 
     def fields_of_columns(self, columns: Sequence[Sequence[Any]]) -> list[str]:
         """The fields that columns without names are: the inputs of the task, then what is to be learned."""

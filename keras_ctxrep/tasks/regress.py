@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_ctxrep.tasks.classify import COLUMNS, TextReading, TextTask
-from keras_ctxrep.tasks.task import Metrics
+from keras_ctxrep.tasks.evaluation import Metrics
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.tokens import words
 

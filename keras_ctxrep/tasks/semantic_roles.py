@@ -6,9 +6,10 @@ from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 
+from keras_ctxrep.tasks.abilities import Query
+from keras_ctxrep.tasks.evaluation import Metrics
 from keras_ctxrep.tasks.reading import Record
 from keras_ctxrep.tasks.tag import SentenceReading, Tag, checked_tags, checked_words, predicted_tags, span_metrics
-from keras_ctxrep.tasks.task import Metrics, Query
 from keras_ctxrep.text import files
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.files import checked_text

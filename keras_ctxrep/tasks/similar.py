@@ -8,10 +8,12 @@ import numpy as np
 
 from keras_ctxrep import options
 from keras_ctxrep.options import option
+from keras_ctxrep.tasks.abilities import Query
 from keras_ctxrep.tasks.classify import COLUMNS
+from keras_ctxrep.tasks.evaluation import Metrics
 from keras_ctxrep.tasks.reading import Reading, Record, column_option
 from keras_ctxrep.tasks.regress import finite_number, number_problem
-from keras_ctxrep.tasks.task import Metrics, Query, Task
+from keras_ctxrep.tasks.task import Task
 from keras_ctxrep.text import retrieval, scores
 from keras_ctxrep.text.bundle import POOLING
 from keras_ctxrep.text.files import checked_text

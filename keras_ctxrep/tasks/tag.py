@@ -12,9 +12,11 @@ import numpy as np
 
 from keras_ctxrep import options
 from keras_ctxrep.options import option
+from keras_ctxrep.tasks.abilities import Distillable, LabelsWords, Query
 from keras_ctxrep.tasks.classify import COLUMNS, class_name, cross_entropy, enough_labels, label_smoothing
+from keras_ctxrep.tasks.evaluation import Metrics, f1_of, f1_table
 from keras_ctxrep.tasks.reading import Reading, Record
-from keras_ctxrep.tasks.task import Distillable, LabelsWords, Metrics, Query, Task, f1_of, f1_table
+from keras_ctxrep.tasks.task import Task
 from keras_ctxrep.text import files, scores
 from keras_ctxrep.text.decode import entities, softmax
 from keras_ctxrep.text.features import Reads

@@ -10,8 +10,10 @@ import numpy as np
 
 from keras_ctxrep import options
 from keras_ctxrep.options import option
+from keras_ctxrep.tasks.abilities import Query, Searches
+from keras_ctxrep.tasks.evaluation import Metrics
 from keras_ctxrep.tasks.reading import Reading, Record
-from keras_ctxrep.tasks.task import Metrics, Query, Searches, Task
+from keras_ctxrep.tasks.task import Task
 from keras_ctxrep.text import beam, generation_scores, target_tokens
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.files import checked_text

@@ -9,10 +9,12 @@ its rows are as long as the longest, so that many texts are better encoded at on
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
-from typing import Annotated, Any, NamedTuple
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from tokenizers import normalizers
@@ -20,6 +22,7 @@ from tokenizers import normalizers
 from keras_ctxrep.checks import Range, check
 from keras_ctxrep.text.character_rules import enough
 from keras_ctxrep.text.tokens import Characters, Piece, Word, WordPiece, words
+from keras_ctxrep.text.unread import SHARE_OF_WORDS, UnreadRule, foreign, has_letters, rule_of_pieces, scripts_of
 
 __all__ = [
     "CharacterAndWordFeatures",
@@ -96,6 +99,75 @@ Span = tuple[int, int]
 Marks = Sequence[Sequence[Span]]  # the marked spans of each text: in characters, or in words if it was already split
 
 
+class Features(Protocol):
+    """From texts to a model's input dict: what the text side of every family has.
+
+    Attributes:
+        keys: names of the inputs.
+        max_length: tokens of a row.
+        markers: tokens of a row before those of the text, and after them.
+        pairs: whether pairs of texts are read.
+        indicate: whether the inputs say which tokens are marked.
+        by_first_token: whether `positions` are those of the first tokens of words, whose others follow.
+        padding: name of an input -> what it is padded with, if that is not 0.
+    """
+
+    keys: tuple[str, ...]
+    max_length: int
+    markers: tuple[int, int] = (0, 0)
+    pairs: bool = False
+    indicate: bool = False
+    by_first_token: bool = False
+    padding: Mapping[str, int] = MappingProxyType({})
+
+    @abstractmethod
+    def __call__(self, texts: Sequence[str | Sequence[str]], *args: Any, **options: Any) -> dict[str, np.ndarray]:
+        """One batch of texts, and of the second texts of pairs where they are read."""
+
+    @abstractmethod
+    def encode(
+        self,
+        texts: Sequence[str | Sequence[str]],
+        pairs: Sequence[str | None] | None = None,
+        offsets: bool = False,
+        marks: Marks | None = None,
+    ) -> list[Row]:
+        """A row of each text or pair, with offsets if requested, and the positions of the marked spans."""
+
+    @abstractmethod
+    def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
+        """One batch, padded to the longest row, or to `length`."""
+
+    @abstractmethod
+    def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
+        """Each text in overlapping windows of `max_length` tokens, see `window_begins`."""
+
+    @abstractmethod
+    def token_spans(self, texts: Sequence[str]) -> list[tuple[list[Span], list[Span]]]:
+        """Where each token of a text stands, and the word that it is of, in characters."""
+
+    @abstractmethod
+    def positions(self, row: Row) -> list[int | None]:
+        """The position in a row of each word or, where words are not asked for, of each token of the text."""
+
+    @abstractmethod
+    def unread_rule(self, scripts: Collection[str]) -> UnreadRule:
+        """Which tokens the model has learned nothing of; `scripts`: of the text that it was pretrained on."""
+
+    def size(self, name: str, length: int) -> int:
+        """The tokens of an input where the longest one has `length`."""
+        return length
+
+
+@runtime_checkable
+class WindowFeatures(Features, Protocol):
+    """Features of questions, each with its context in overlapping windows."""
+
+    def windows(self, questions: Sequence[str], contexts: Sequence[str], stride: int = 128) -> list[list[Row]]:
+        """A row for each window of the context of each question."""
+        ...
+
+
 def check_texts(texts: Any) -> Sequence[Any]:
     """The texts, strings or lists of words, of a list, an array, or a series of pandas or Polars.
 
@@ -142,15 +214,12 @@ def check_sentences(sentences: Iterable[str]) -> None:
         raise TypeError(f"sentences={sentences[:60]!r}: one string; give a list of sentences, or the lines of a file")
 
 
-class _WordRows:
+class WordRows(Features):
     """Features of words: rows of words and batches of them; subclasses define the ids of a word."""
 
-    keys: tuple[str, ...]
-    max_length: int
     letters: int  # of a word that are read
-    markers = (0, 0)  # tokens of a row before those of the text, and after them
-    pairs = False  # whether pairs of texts are read
-    indicate = False  # whether the encoder's inputs say which tokens are marked
+    width = 0  # character ids of a word, if there are any
+    ngrams: tuple[int, int, int] | None = None
 
     def __call__(self, texts: Sequence[str | Sequence[str]], length: int | None = None) -> dict[str, np.ndarray]:
         return self.collate(self.encode(texts), length)
@@ -209,16 +278,21 @@ class _WordRows:
         spans = [[(word.start, word.end) for word in words(text)] for text in texts]
         return [(tokens, tokens) for tokens in spans]
 
+    @abstractmethod
     def ids(self, words: Sequence[str]) -> np.ndarray:
         """The ids of each word, int32 (words,) or (words, W)."""
-        raise NotImplementedError
 
     def positions(self, row: Row) -> list[int | None]:
         """The position of each token of the text in its row."""
         return [*range(len(row))]
 
+    def unread_rule(self, scripts: Collection[str]) -> UnreadRule:
+        names = ", ".join(sorted(scripts))
+        reason = f"words are in another script than the text that this ELMo learned from ({names})"
+        return UnreadRule(reason, foreign=(lambda word: foreign(word, scripts)) if scripts else None)
 
-class CharacterFeatures(_WordRows):
+
+class CharacterFeatures(WordRows):
     """ELMo's input from texts, or from sentences already split into words.
 
     Args:
@@ -236,13 +310,14 @@ class CharacterFeatures(_WordRows):
 
     def __init__(self, max_length: int = 128, max_characters: int = 50):
         self.max_length, self.characters = max_length, Characters(max_characters)
+        self.width = max_characters
         self.letters = max_characters - 2  # of a byte or more
 
     def ids(self, words: Sequence[str]) -> np.ndarray:
         return self.characters(words)
 
 
-class WordFeatures(_WordRows):
+class WordFeatures(WordRows):
     """The input of a biLM over words from texts, or from sentences already split into words.
 
     A word's id is the number of its line in the vocabulary, from 1 on, as in the `TokenBatcher` of
@@ -275,8 +350,12 @@ class WordFeatures(_WordRows):
     def ids(self, words: Sequence[str]) -> np.ndarray:
         return np.array([self._lines.get(word, 3) for word in words], np.int32)
 
+    def unread_rule(self, scripts: Collection[str]) -> UnreadRule:
+        reason = "words are not in the vocabulary of this model"
+        return UnreadRule(reason, lambda word: not self.knows(word) and has_letters(word), share=SHARE_OF_WORDS)
 
-class StaticFeatures(_WordRows):
+
+class StaticFeatures(WordRows):
     """The input of a table of word vectors from texts, or from sentences already split into words.
 
     A word's id is the number of its line in the vocabulary, from 1 on; unknown words have the id of <UNK>, 1.
@@ -369,6 +448,14 @@ class StaticFeatures(_WordRows):
             ]
         return rows or [1]
 
+    def unread_rule(self, scripts: Collection[str]) -> UnreadRule:
+        own = scripts_of(self._lines) if self.ngrams else frozenset()
+
+        def unknown(word: str) -> bool:
+            return not self.knows(word) and has_letters(word) and foreign(word, own)
+
+        return UnreadRule("words have no vector in this table", unknown, share=SHARE_OF_WORDS)
+
 
 def _ngram_hashes(word: str, shortest: int, longest: int) -> Iterator[int]:
     """32-bit FNV-1a hashes of the n-grams of "<word>", in fastText's order; as there, bytes are sign-extended."""
@@ -383,7 +470,7 @@ def _ngram_hashes(word: str, shortest: int, longest: int) -> Iterator[int]:
                 yield value
 
 
-class CharacterAndWordFeatures(_WordRows):
+class CharacterAndWordFeatures(WordRows):
     """The input of an ELMo encoder with extra static embeddings of the same words.
 
     Args:
@@ -400,7 +487,11 @@ class CharacterAndWordFeatures(_WordRows):
     def __init__(self, characters: CharacterFeatures, words: StaticFeatures):
         self.characters, self.words, self.max_length = characters, words, characters.max_length
         self.letters = max(characters.letters, words.letters)
+        self.width, self.ngrams = characters.width, words.ngrams
         self.keys = (characters.keys[0], *words.keys)
+
+    def ids(self, words: Sequence[str]) -> np.ndarray:
+        return self.characters.ids(words)
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
@@ -449,7 +540,7 @@ class _Pieces(NamedTuple):
     words: list[tuple[int, int]] | None = None
 
 
-class WordPieceFeatures:
+class WordPieceFeatures(Features):
     """BERT's input from texts, pairs of texts, or sentences already split into words.
 
     [CLS] text [SEP], or [CLS] text [SEP] pair [SEP]; if this is too long, the longer of text and pair is truncated at
@@ -472,8 +563,8 @@ class WordPieceFeatures:
     [[2, 5, 6, 3], [2, 6, 3, 0]]
     """
 
-    pairs = True
-    markers = (1, 1)  # tokens of a row before those of the text, and after them
+    pairs = by_first_token = True
+    markers = (1, 1)
 
     def __init__(self, wordpiece: WordPiece, max_length: int = 128, starts: bool = False, indicate: bool = False):
         if max_length < 4:
@@ -481,6 +572,7 @@ class WordPieceFeatures:
         self.wordpiece, self.max_length, self.starts, self.indicate = wordpiece, max_length, starts, indicate
         self.max_question = min(MAX_QUESTION, (max_length - 3) // 2)
         self.keys = ("token_ids", "segment_ids", "mask", *(("starts",) if starts else ()))
+        self.padding = {"token_ids": wordpiece.pad}
 
     def __call__(
         self,
@@ -617,6 +709,9 @@ class WordPieceFeatures:
         """Where each token of a text stands, and the word that it is of, in characters."""
         tokenized = self.wordpiece.encode_batch(texts)
         return [([(piece.start, piece.end) for piece in pieces], words_of_pieces(pieces)) for pieces in tokenized]
+
+    def unread_rule(self, scripts: Collection[str]) -> UnreadRule:
+        return rule_of_pieces(self.wordpiece.vocab, self.wordpiece.unk, 2)
 
     def _pieces_of_text(self, pieces: list) -> _Pieces:
         """The pieces of a text; with `starts` also its words' first positions after [CLS], and their spans."""
@@ -767,6 +862,3 @@ def _mask(rows: Sequence[Row], length: int | None) -> np.ndarray:
     if sizes and max(sizes) > longest:
         raise ValueError(f"a row of {max(sizes)} tokens does not fit into length={length}; encode with that max_length")
     return (np.arange(longest) < np.array(sizes, np.int32).reshape(-1, 1)).astype(np.int32)
-
-
-Features = CharacterFeatures | WordFeatures | StaticFeatures | CharacterAndWordFeatures | WordPieceFeatures

@@ -1,13 +1,13 @@
 """Pairs of texts for encoders that read one text: both texts apart, each with inputs of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from keras_ctxrep.text.features import MAX_QUESTION, Marks, Row, check_texts, window_begins
+from keras_ctxrep.text.features import MAX_QUESTION, Features, Marks, Row, Span, check_texts, window_begins
+from keras_ctxrep.text.unread import UnreadRule
 
 __all__ = ["APART", "PAIR", "PairFeatures"]
 
@@ -15,7 +15,7 @@ APART = ("esim", "bidaf")  #: the task networks whose encoder reads the texts of
 PAIR = "pair_"  #: before the name of an input of the second text
 
 
-class PairFeatures:
+class PairFeatures(Features):
     """The input of a model over an encoder that reads the two texts of a pair apart.
 
     Args:
@@ -32,23 +32,23 @@ class PairFeatures:
     {'word_ids': [[2]], 'mask': [[1]], 'pair_word_ids': [[2, 3]], 'pair_mask': [[1, 1]]}
     """
 
-    pairs, indicate = True, False
+    pairs = True
 
-    def __init__(self, features: Any, windows: bool = False):
-        self.features, self.max_length = features, features.max_length
+    def __init__(self, features: Features, windows: bool = False):
+        self.features, self.max_length, self.padding = features, features.max_length, features.padding
         self.keys = (*features.keys, *(PAIR + key for key in features.keys))
-        self.max_question = min(MAX_QUESTION, self.max_length) if windows else None
+        self.max_question = None
         self._first = features  # of the first text
         if windows:
             self._first = copy(features)
-            self._first.max_length = self.max_question
+            self._first.max_length = self.max_question = min(MAX_QUESTION, self.max_length)
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str], length: int | None = None) -> dict[str, np.ndarray]:
         return self.collate(self.encode(texts, pairs), length)
 
     def encode(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | Sequence[str]],
         pairs: Sequence[str | None] | None = None,
         offsets: bool = False,
         marks: Marks | None = None,
@@ -64,7 +64,8 @@ class PairFeatures:
         if pairs is None or len(pairs) != len(texts) or any(pair is None for pair in pairs):
             count = sum(pair is not None for pair in pairs or ())
             raise ValueError(f"{len(texts)} texts and {count} pairs; give one for each text")
-        rows = zip(self._first.encode(texts), self.features.encode(pairs), strict=True)
+        seconds = self.features.encode([pair for pair in pairs if pair is not None])
+        rows = zip(self._first.encode(texts), seconds, strict=True)
         return [replace(row, truncated=row.truncated or pair.truncated, pair=pair) for row, pair in rows]
 
     def windows(self, questions: Sequence[str], contexts: Sequence[str], stride: int = 128) -> list[list[Row]]:
@@ -112,6 +113,21 @@ class PairFeatures:
         batch = self.features.collate(rows, texts)
         second = self.features.collate([row.pair or Row([]) for row in rows], pairs)
         return batch | {PAIR + name: values for name, values in second.items()}
+
+    def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
+        """Single texts in overlapping windows, as the encoder's features have it."""
+        return self.features.text_windows(texts, stride)
+
+    def token_spans(self, texts: Sequence[str]) -> list[tuple[list[Span], list[Span]]]:
+        """Where each token of a text stands, and the word that it is of, in characters."""
+        return self.features.token_spans(texts)
+
+    def positions(self, row: Row) -> list[int | None]:
+        """The positions of the first text's words or tokens in its row."""
+        return self.features.positions(row)
+
+    def unread_rule(self, scripts: Collection[str]) -> UnreadRule:
+        return self.features.unread_rule(scripts)
 
     def size(self, name: str, length: int) -> int:
         """The tokens of an input where the longest has `length`: of a question no more than it is cut to."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures, line_numbers
+from keras_ctxrep.text.features import Features, Row, WordPieceFeatures, line_numbers
 from keras_ctxrep.text.tokens import Characters, WordPiece, count_words
 
 __all__ = [
@@ -87,7 +87,7 @@ WHOLE = slice(None)
 
 
 def language_model_batch(
-    features: CharacterFeatures | WordFeatures, vocabulary: Vocabulary, rows: Sequence[Row], part: slice = WHOLE
+    features: Features, vocabulary: Vocabulary, rows: Sequence[Row], part: slice = WHOLE
 ) -> tuple[dict, dict, dict]:
     """(inputs, targets, weights) of the bidirectional language model, from rows of sentences.
 
@@ -170,7 +170,7 @@ def bptt_segments(
 
 
 def stream_batch(
-    features: CharacterFeatures | WordFeatures,
+    features: Features,
     vocabulary: Vocabulary,
     batch: Sequence[BpttSegment],
     part: slice = WHOLE,

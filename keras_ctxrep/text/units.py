@@ -1,17 +1,16 @@
 """The tokens of a language model: words, word pieces or characters of texts as ids, and ids as text again."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_ctxrep.text.character_rules import Casing, enough, placed, shortened
 from keras_ctxrep.text.features import (
-    CharacterFeatures,
+    Features,
     Marks,
     Row,
     Span,
-    WordFeatures,
     check_texts,
     letters_read,
     marks_of,
@@ -21,13 +20,14 @@ from keras_ctxrep.text.features import (
 )
 from keras_ctxrep.text.pretraining import WHOLE, BpttSegment, Vocabulary
 from keras_ctxrep.text.tokens import Piece, WordPiece, split_words, words
+from keras_ctxrep.text.unread import SHARE, SHARE_OF_WORDS, UnreadRule, rule_of_pieces
 
 __all__ = ["UNITS", "SentenceTokens", "TokenFeatures", "token_batch"]
 
 UNITS = ("words", "pieces", "characters")
 
 
-class TokenFeatures:
+class TokenFeatures(Features):
     """Texts as ids of tokens, and ids as text.
 
     A text is one or several lines. Before the first one and after each stands one mark, the end of a line: what is
@@ -56,8 +56,7 @@ class TokenFeatures:
     'a day\\na'
     """
 
-    pairs = indicate = False
-    markers = (1, 0)  #: tokens of a row before those of the text, and after them
+    markers = (1, 0)
     by_line = False  #: whether each line is read by itself, from the state of zeros
 
     def __init__(self, units: str, vocab: Sequence[str], max_length: int = 128, starts: bool = False, **casing: Any):
@@ -251,6 +250,13 @@ class TokenFeatures:
         batch = padded([row.tokens for row in rows], length) | marks_of(rows)
         return batch | {"starts": starts_of(rows)} if self.starts else batch
 
+    def unread_rule(self, scripts: Collection[str]) -> UnreadRule:
+        if self.units == "pieces":
+            return rule_of_pieces(self.vocab, self.unknown, 1)
+        share = SHARE_OF_WORDS if self.units == "words" else SHARE
+        reason = f"{self.units} are not in the vocabulary of this language model"
+        return UnreadRule(reason, self.unknown.__eq__, None, 1, share)
+
     def inputs(self, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
         """One batch of rows of ids, as in `prompt`."""
         return padded(rows)
@@ -294,7 +300,7 @@ class SentenceTokens:
     is before the last line of a text has no influence, and after a line's end the next one begins from <S>.
 
     Args:
-        features: of the biLM.
+        features: of the biLM, whose tokens are words.
         vocab: the words that it predicts: <S>, </S>, <UNK>, then the others.
 
     >>> from keras_ctxrep.text.features import CharacterFeatures
@@ -307,7 +313,7 @@ class SentenceTokens:
     end, unknown = 1, 2
     never = (0, 2)
 
-    def __init__(self, features: CharacterFeatures | WordFeatures, vocab: Sequence[str]):
+    def __init__(self, features: Features, vocab: Sequence[str]):
         self.features, self.vocabulary = features, Vocabulary(vocab)
         self.vocab = self.vocabulary.vocab
 

@@ -2,16 +2,16 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_ctxrep.checks import warn
-from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import Row, StaticFeatures, WordFeatures, WordPieceFeatures
-from keras_ctxrep.text.pairs import PairFeatures
-from keras_ctxrep.text.units import TokenFeatures
+
+if TYPE_CHECKING:
+    from keras_ctxrep.text.bundle import Bundle
+    from keras_ctxrep.text.features import Row
 
 __all__ = ["Unread", "script", "scripts_of"]
 
@@ -19,7 +19,8 @@ __all__ = ["Unread", "script", "scripts_of"]
 _COMMON = frozenset(
     ("MODIFIER", "MICRO", "MASCULINE", "FEMININE", "KELVIN", "ANGSTROM", "OHM", "DOUBLE-STRUCK", "SCRIPT")
 )
-_FEW, _SHARE, _SHARE_OF_WORDS = 20, 0.05, 0.2
+_FEW = 20
+SHARE, SHARE_OF_WORDS = 0.05, 0.2  #: of unread tokens that is worth a warning, of word pieces and of words
 _REMEDY = "answers and vectors mean little; use a model that learned from text in this language"
 
 
@@ -67,6 +68,7 @@ class Unread:
     Args:
         bundle: of the model.
 
+    >>> from keras_ctxrep.text.bundle import Bundle
     >>> elmo = Bundle("elmo", "embed", {"max_characters": 50}, 8, scripts=("LATIN",))
     >>> counts = Unread(elmo)
     >>> counts.add(["Добрый день"], [elmo.features.encode(["Добрый день"])])
@@ -74,23 +76,23 @@ class Unread:
     'a.txt: 100% of the words are in another script than the text that this ELMo learned from (LATIN)'
     """
 
-    def __init__(self, bundle: Bundle):
+    def __init__(self, bundle: "Bundle"):
         self.bundle, self.unread, self.count, self._watched = bundle, 0, 0, False
 
     def clear(self) -> None:
         """Begins anew."""
         self.unread = self.count = 0
 
-    def add(self, texts: Sequence[Any], rows: Sequence[Sequence[Row]]) -> None:
+    def add(self, texts: Sequence[Any], rows: Sequence[Sequence["Row"]]) -> None:
         """Counts the rows of some texts, each a string, a list of words, or a tuple of these, such as a `Query`."""
-        kind = self._kind
+        rule = self._rule
         for text, of_text in zip(texts, rows, strict=True):
             tokens = [token for row in of_text for part in (row, row.pair) if part for token in part.tokens]
-            unknown = sum(map(kind.unknown, tokens))
+            unknown = sum(map(rule.unknown, tokens)) if rule.unknown else 0
             if unknown:
                 unknown = max(0, unknown - len(of_text) * _emoji(text))
-            self.unread += unknown + sum(map(kind.foreign, tokens))
-            self.count += len(tokens) - kind.markers * len(of_text)
+            self.unread += unknown + (sum(map(rule.foreign, tokens)) if rule.foreign else 0)
+            self.count += len(tokens) - rule.markers * len(of_text)
 
     def message(self, source: str, before: tuple[int, int] = (0, 0)) -> str | None:
         """A message if more than 5% of at least 20 tokens are unread, or more than half of fewer ones; else None.
@@ -102,9 +104,9 @@ class Unread:
             before: `unread` and `count` of texts that are not meant.
         """
         unread, count = self.unread - before[0], self.count - before[1]
-        if unread <= count * (0.5 if count < _FEW else self._kind.share):
+        if unread <= count * (0.5 if count < _FEW else self._rule.share):
             return None
-        return f"{source}: {unread / count:.0%} of the {self._kind.reason}; {_REMEDY}"
+        return f"{source}: {unread / count:.0%} of the {self._rule.reason}; {_REMEDY}"
 
     @contextmanager
     def warning(self, source: str = "these texts") -> Iterator[None]:
@@ -121,64 +123,55 @@ class Unread:
             warn(message)
 
     @cached_property
-    def _kind(self) -> "_Kind":
-        features: Any = self.bundle.features
-        features = features.features if isinstance(features, PairFeatures) else features
-        if isinstance(features, WordPieceFeatures):
-            return _of_pieces(features.wordpiece.vocab, features.wordpiece.unk, 2)
-        if isinstance(features, TokenFeatures):
-            if features.units == "pieces":
-                return _of_pieces(features.vocab, features.unknown, 1)
-            share = _SHARE_OF_WORDS if features.units == "words" else _SHARE
-            reason = f"{features.units} are not in the vocabulary of this language model"
-            return _Kind(features.unknown.__eq__, _never, reason, 1, share)
-        if isinstance(features, WordFeatures):
-            reason = "words are not in the vocabulary of this model"
-            return _Kind(
-                lambda word: not features.knows(word) and _has_letters(word), _never, reason, 0, _SHARE_OF_WORDS
-            )
-        if isinstance(features, StaticFeatures):
-            scripts = scripts_of(self.bundle.vocab) if features.ngrams else frozenset()
-
-            def unknown(word: str) -> bool:
-                return not features.knows(word) and _has_letters(word) and _foreign(word, scripts)
-
-            return _Kind(unknown, _never, "words have no vector in this table", 0, _SHARE_OF_WORDS)
-        scripts = frozenset(self.bundle.scripts)
-        names = ", ".join(sorted(scripts))
-        reason = f"words are in another script than the text that this ELMo learned from ({names})"
-        return _Kind(_never, (lambda word: _foreign(word, scripts)) if scripts else _never, reason, 0, _SHARE)
+    def _rule(self) -> "UnreadRule":
+        return self.bundle.features.unread_rule(self.bundle.scripts)
 
 
-class _Kind(NamedTuple):
-    """What is counted of a model's tokens."""
+class UnreadRule(NamedTuple):
+    """Which tokens of a model count as unread.
 
-    unknown: Callable[[Any], bool]  # whether a token is not in the vocabulary
-    foreign: Callable[[Any], bool]  # whether it is, and is of a script of which there are no words
+    Attributes:
+        reason: what they are, for the warning.
+        unknown: whether a token is not in the vocabulary; None: all are.
+        foreign: whether it is, and is of a script of which the model has learned no words; None: none is.
+        markers: tokens of a row that are not of the text.
+        share: of unread tokens that is worth a warning.
+    """
+
     reason: str
-    markers: int  # tokens of a row that are not of the text
-    share: float  # of unread tokens that is worth a warning
+    unknown: Callable[[Any], bool] | None = None
+    foreign: Callable[[Any], bool] | None = None
+    markers: int = 0
+    share: float = SHARE
 
 
-def _of_pieces(vocab: Sequence[str], unknown: int, markers: int) -> _Kind:
+def rule_of_pieces(vocab: Sequence[str], unknown: int, markers: int) -> UnreadRule:
+    """The rule of a vocabulary of word pieces; see the attributes of `UnreadRule`.
+
+    Args:
+        vocab: the pieces.
+        unknown: the number of [UNK].
+        markers: tokens of a row that are not of the text.
+    """
     scripts = scripts_of(vocab)
-    foreign = frozenset(id for id, piece in enumerate(vocab) if not piece.startswith("[") and _foreign(piece, scripts))
+    ids = frozenset(id for id, piece in enumerate(vocab) if not piece.startswith("[") and foreign(piece, scripts))
     reason = "word pieces are [UNK], or letters of a script of which this vocabulary has no words"
-    return _Kind(unknown.__eq__, foreign.__contains__, reason, markers, _SHARE)
+    return UnreadRule(reason, unknown.__eq__, ids.__contains__, markers)
 
 
-def _foreign(word: str, scripts: frozenset[str]) -> bool:
-    """Whether most letters of a word are of other scripts."""
+def foreign(word: str, scripts: Collection[str]) -> bool:
+    """Whether most letters of a word are of other scripts.
+
+    >>> foreign("да", ["LATIN"]), foreign("yes", ["LATIN"])
+    (True, False)
+    """
     names = [name for name in map(script, word) if name]
     return 2 * sum(name in scripts for name in names) < len(names)
 
 
-def _has_letters(word: str) -> bool:
+def has_letters(word: str) -> bool:
+    """Whether a word has letters."""
     return any(map(str.isalpha, word))
-
-
-def _never(token: Any) -> bool:
-    return False
 
 
 def _emoji(text: Any) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_ctxrep.text.corpus import pieces
-from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures
+from keras_ctxrep.text.features import Features, Row, WordPieceFeatures
 from keras_ctxrep.text.pretraining import (
     WHOLE,
     BpttSegment,
@@ -202,7 +202,7 @@ def distributed(make: Callable[[], tf.data.Dataset], strategy: tf.distribute.Str
 
 
 def sentences(
-    features: CharacterFeatures | WordFeatures,
+    features: Features,
     vocabulary: Vocabulary,
     documents: Callable[[int], Iterable[list[str]]],
     batch_size: int,
@@ -235,7 +235,7 @@ def _language_model(features, vocabulary: Vocabulary, sampled: bool, rows: Seque
 
 
 def running_text(
-    features: CharacterFeatures | WordFeatures,
+    features: Features,
     vocabulary: Vocabulary,
     documents: Callable[[int], Iterable[list[str]]],
     streams: int,
@@ -342,7 +342,7 @@ def bptt_segments_of_text(documents: Iterable[list[str]], streams: int, steps: i
 
 
 def whole_sentences(
-    features: CharacterFeatures | WordFeatures, vocabulary: Vocabulary, documents: Iterable[list[str]], batch_size: int
+    features: Features, vocabulary: Vocabulary, documents: Iterable[list[str]], batch_size: int
 ) -> tf.data.Dataset:
     """One pass over sentences, uncut, to evaluate `elmo.language_model` by its full softmax."""
     texts = (sentence for document in documents for sentence in document)

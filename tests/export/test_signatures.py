@@ -484,7 +484,7 @@ def test_windows_against_numpy(name, how):
     """Every window by itself through the model, its scores pooled by hand."""
     task, family = TASKS[name]["task"], TASKS[name].get("family", "bert")
     model, bundle = fresh(task, family, max_length=8)
-    windowed = tasks.get(task).windowed(bundle, how)
+    windowed = tasks.windowed(bundle, how)
     assert windowed.settings["stride"] == 4
     scores = []
     for text in LONG:

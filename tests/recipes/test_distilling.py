@@ -15,12 +15,12 @@ from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.losses import Distillation
 from keras_ctxrep.recipes import distilling, targets
+from keras_ctxrep.tasks.abilities import Distillable
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.coreference import Pronoun
 from keras_ctxrep.tasks.semantic_roles import Roles
 from keras_ctxrep.tasks.tag import Tagged
-from keras_ctxrep.tasks.task import Distillable
 from keras_ctxrep.text.bundle import Bundle
 
 pytestmark = pytest.mark.trains

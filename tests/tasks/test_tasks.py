@@ -1,12 +1,14 @@
 """The table of tasks, and what follows from a task's name."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from keras_ctxrep import tasks
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models.families import FAMILIES
+from keras_ctxrep.tasks.task import Task
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Reads
 
@@ -47,3 +49,15 @@ def test_a_model_without_the_settings_of_its_answers():
     )
     with pytest.raises(ValueError, match="settings max_answer, null_threshold are missing"):
         Predictor(bundle, lambda inputs: inputs)
+
+
+def test_what_a_task_can_do_is_a_base_class():
+    """No method raises by default: a task that lacks one cannot be made, or has not the base class of the ability."""
+    for path in Path(tasks.__file__).parent.glob("*.py"):
+        assert "NotImplementedError" not in path.read_text(encoding="utf-8"), path.name
+    with pytest.raises(TypeError, match=r"abstract methods? .*compute_metrics"):
+        Task()
+    with pytest.raises(ValueError, match="positive='a': of a classifier alone, and the task is 'coreference'"):
+        tasks.with_positive(Bundle("bert", "coreference", {}, 8), "a")
+    with pytest.raises(ValueError, match="windows='mean': a tag model gives no scores of a whole text to pool"):
+        tasks.windowed(Bundle("bert", "tag", {}, 8), "mean")

@@ -340,7 +340,6 @@ def _convert(folder: str, out: str, served: bool, lengths: list[int]) -> None:
         names = [name for name in outputs if name != "pooled" or "vector" not in outputs]
         return heads.flat({name: outputs[name] for name in names})
 
-    features: Any = bundle.features
     functions: dict[str, Any] = {name: partial(run, part) for name, part in parts.items()}
     functions |= {} if task is None else task.composed(bundle, functions)
     functions = {name: tf.function(function) for name, function in functions.items()}
@@ -350,7 +349,7 @@ def _convert(folder: str, out: str, served: bool, lengths: list[int]) -> None:
     for name, length in itertools.product(functions, lengths):
         spec = {}
         for key, tensor in parts.get(name, parts["ids"]).input.items():
-            count = features.size(key, length) if bundle.apart else length
+            count = bundle.features.size(key, length)
             count = POSITIONS if key == "mlm_positions" else count
             shape = [1, *tensor.shape[1:]]
             shape[1:2] = [count if size is None else size for size in shape[1:2]]

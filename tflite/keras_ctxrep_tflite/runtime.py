@@ -319,12 +319,11 @@ class _Signature:
 
     def check(self, task: Task, bundle: Bundle, sample: dict[str, np.ndarray]) -> None:
         """Raises a ValueError if a name, a shape or the number of labels is not that of the bundle."""
-        features: Any = bundle.features
         if set(self.inputs) != set(sample):
             raise ValueError(f"{self.name} reads {', '.join(sorted(self.inputs))}, not {', '.join(sorted(sample))}")
         for name, tensor in self.inputs.items():
             length = sample[name].shape[1] if name == "marks" else int(self.name.partition("_")[2])
-            length = features.size(name, length) if bundle.apart else length
+            length = bundle.features.size(name, length)
             expected = [1, length, *(tensor["shape"] if name in SUBWORDS else sample[name].shape)[2:]]
             if tensor["shape"] != expected or tensor["dtype"] != "int32":
                 raise ValueError(f"{self.name}: {name} is {tensor['dtype']} {tensor['shape']}, not int32 {expected}")
