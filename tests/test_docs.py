@@ -50,9 +50,9 @@ REASONS = {
     ("docs/how-to/serving.md", "from keras_ctxrep.inference import client"): "needs a server",
     ("docs/how-to/swift.md", "import json"): "runs in tests/tflite/test_swift.py, with a model of its own",
     ("docs/how-to/web.md", "npm install"): "needs a package index",
-    ("docs/explanation/results.md", "ctxrep pretrain elmo"): "takes hours, on corpora that are not in the repository",
-    ("docs/explanation/results.md", "ctxrep distill MINILM"): "takes hours, on corpora that are not in the repository",
-    ("docs/explanation/results.md", "ctxrep pretrain bert"): "takes hours, on corpora that are not in the repository",
+    ("docs/explanation/results/pretraining.md", "ctxrep pretrain elmo"): "takes hours, on other corpora",
+    ("docs/explanation/results/vectors.md", "ctxrep distill MINILM"): "takes hours, on other corpora",
+    ("docs/explanation/results/pretraining.md", "ctxrep pretrain bert"): "takes hours, on other corpora",
 }
 
 
