@@ -4,13 +4,11 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from keras_ctxrep import options
 from keras_ctxrep.cli.command import Command, positive
 from keras_ctxrep.cli.flags import Flags, options_of, pairs
-from keras_ctxrep.cli.search import answer_texts
 from keras_ctxrep.commands.command import FOLDER, Usage
 from keras_ctxrep.commands.printing import print_line, read_sentences
 
@@ -110,38 +108,6 @@ def _neighbours_flags(flags: Flags) -> None:
     flags.add("-k", "how many (default: 10)", type=positive, default=10, metavar="N")
     flags.add("--layer", "which vectors (default: the trained mix, else the top)", choices=("top", "mix", "mean"))
     flags.add("--json", "print one JSON array", action="store_true")
-
-
-def _fill(args: argparse.Namespace) -> None:
-    from keras_ctxrep.inference.model import load
-
-    model = load(args.folder)
-
-    def answer(texts: list[str]) -> Iterator[tuple[dict[str, Any], list[str]]]:
-        for text, masks in zip(texts, model.fill(texts, args.top), strict=True):
-            shown = []
-            for number, pieces in enumerate(masks, 1):
-                shown += [f"mask {number}"] if len(masks) > 1 else []
-                longest = max(len(piece) for piece, _ in pieces)
-                shown += [
-                    f"{chance:7.2%}  {piece:{longest}}  {'█' * round(30 * chance)}".rstrip() for piece, chance in pieces
-                ]
-            yield {"text": text, "masks": [[each._asdict() for each in pieces] for pieces in masks]}, shown
-
-    answer_texts("fill", args, args.text, answer)
-
-
-def _fill_flags(flags: Flags) -> None:
-    flags.add(
-        "folder",
-        "a BERT with its masked language model: a model folder, a name of the zoo, or a .tflite file of `ctxrep tflite "
-        "--fill`",
-        model=True,
-    )
-    flags.add("text", "a text with one [MASK] or more (default: the lines of --input)", nargs="?", metavar="TEXT")
-    flags.add("--top", "pieces for each mask (default: 5)", type=positive, default=5, metavar="N")
-    flags.add("--input", "a line each, or - for standard input (the default)", metavar="FILE")
-    flags.add("--json", "print one JSON object a line for each text", action="store_true")
 
 
 def _plot(args: argparse.Namespace) -> None:
@@ -291,14 +257,6 @@ COMMANDS = {
         "compared.\n\n"
         "  ctxrep neighbours MODEL --word bank --input text.txt\n"
         "  ctxrep neighbours VECTORS river soup",
-    ),
-    "fill": Command(
-        _fill,
-        _fill_flags,
-        "the words that a BERT expects in the place of [MASK]",
-        'ctxrep fill bert "Deep learning [MASK] fun."\n\n'
-        "Each mask by itself; a piece that begins with ## goes on with the word before it.",
-        tensorflow=lambda args: not args.folder.endswith(".tflite"),
     ),
     "plot": Command(
         _plot,

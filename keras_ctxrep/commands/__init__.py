@@ -4,10 +4,12 @@ from keras_ctxrep.commands.command import Command
 from keras_ctxrep.commands.compare import Compare
 from keras_ctxrep.commands.convert import Convert
 from keras_ctxrep.commands.export import Export
+from keras_ctxrep.commands.fill import Fill
 from keras_ctxrep.commands.generate import Generate
 from keras_ctxrep.commands.tflite import Tflite
 
 COMMANDS: dict[str, type[Command]] = {
+    "fill": Fill,
     "convert": Convert,
     "export": Export,
     "tflite": Tflite,

@@ -8,7 +8,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from keras_ctxrep.checks import Range
-from keras_ctxrep.options import Options, unknown_option
+from keras_ctxrep.options import BOUNDS, Options, unknown_option
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,18 +38,20 @@ class Command(Options, Generic[R]):
         return True
 
 
-def argument(help: str, default: Any = MISSING, flag: str | None = None, kw_only: bool = False, **metadata: Any) -> Any:
+def argument(
+    help: str, default: Any = MISSING, flag: str | None = None, kw_only: Any = MISSING, **metadata: Any
+) -> Any:
     """A field that is an argument of a command and no option: it is not kept among the options of a run.
 
     Args:
         help: one line.
         default: of an argument that may be left out.
         flag: --NAME, or -N; None: it is positional on the command line.
-        kw_only: it has to be named in Python.
+        kw_only: whether it has to be named in Python (default: as its class says).
         metadata: as in `options.option`, and `parse`, the function from a word to the value; `writes=True`: a file that
             the command writes, which need not exist; `shown`: the default in words, where another module decides it.
     """
-    allowed = Range(**{name: metadata.pop(name) for name in ("choices", "above", "least") if name in metadata})
+    allowed = Range(**{name: metadata.pop(name) for name in BOUNDS & metadata.keys()})
     metadata |= {"help": help, "range": allowed, "argument": True, "flag": flag}
     return field(default=default, kw_only=kw_only, metadata=metadata)
 
