@@ -1,7 +1,6 @@
 """Vectors of texts, and of words in context: to files, as neighbours, as pictures."""
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -41,73 +40,6 @@ def _embed_flags(flags: Flags) -> None:
     flags.add("--input", texts, required=True, metavar="FILE")
     flags.add("--out", "FILE.npz or FILE.hdf5", required=True, metavar="FILE", writes=True)
     flags.add_options(options.Embedding)
-
-
-def _neighbours(args: argparse.Namespace) -> None:
-    if bool(args.words) == bool(args.word):
-        raise Usage("neighbours: give WORD ... of static vectors, or --word in the sentences of --input")
-    if args.words:
-        _static_neighbours(args)
-        return
-    import shutil
-
-    from keras_ctxrep.plots import words
-
-    sentences = read_sentences(args.input)
-    neighbours = words.neighbours(args.folder, args.word, sentences, args.k, args.sentence, args.layer)
-    width = shutil.get_terminal_size().columns
-    print_line(json.dumps(neighbours, ensure_ascii=False) if args.json else words.concordance(neighbours, width))
-
-
-def _static_neighbours(args: argparse.Namespace) -> None:
-    for name in ("sentence", "layer"):
-        if getattr(args, name):
-            raise Usage(f"neighbours: leave out --{name}: static vectors have no context")
-    from keras_ctxrep.recipes.word_vectors import WordTable
-
-    vectors = WordTable(args.folder)
-    found = {word: vectors.neighbours(word, args.k) for word in args.words}
-    if args.json:
-        print_line(json.dumps(found, ensure_ascii=False))
-        return
-    for word, neighbours in found.items():
-        if len(found) > 1:
-            print_line(word)
-        _print_scored(neighbours)
-
-
-def _print_scored(words: list[tuple[str, float]]) -> None:
-    for word, score in words:
-        print_line(f"{score:.3f}  {word}")
-
-
-def _analogy(args: argparse.Namespace) -> None:
-    from keras_ctxrep.recipes.word_vectors import WordTable
-
-    words = WordTable(args.folder).analogy(args.a, args.b, args.c, args.k)
-    if args.json:
-        print_line(json.dumps(words, ensure_ascii=False))
-    else:
-        _print_scored(words)
-
-
-def _analogy_flags(flags: Flags) -> None:
-    flags.add("folder", "a model folder of static word vectors", model=True)
-    for name, help in (("a", "the word to start from, king"), ("b", "taken from it, man"), ("c", "added, woman")):
-        flags.add(name, help, metavar=name.upper())
-    flags.add("-k", "how many (default: 10)", type=positive, default=10, metavar="N")
-    flags.add("--json", "print one JSON array", action="store_true")
-
-
-def _neighbours_flags(flags: Flags) -> None:
-    flags.add("folder", FOLDER, model=True)
-    flags.add("words", "static vectors: words, compared with the whole vocabulary", nargs="*", metavar="WORD")
-    flags.add("--word", "the word in context")
-    flags.add("--input", "a text file, or - for standard input", default="-", metavar="FILE")
-    flags.add("--sentence", "a sentence with the word (default: the first one in the text)", metavar="TEXT")
-    flags.add("-k", "how many (default: 10)", type=positive, default=10, metavar="N")
-    flags.add("--layer", "which vectors (default: the trained mix, else the top)", choices=("top", "mix", "mean"))
-    flags.add("--json", "print one JSON array", action="store_true")
 
 
 def _plot(args: argparse.Namespace) -> None:
@@ -242,21 +174,6 @@ COMMANDS = {
         "Tokens are words (ELMo, static vectors) or word pieces without markers (BERT; --words: words). All layers of\n"
         "many sentences are large: --layers mix or top, --layer-numbers and --dtype float16 write less.",
         tensorflow=lambda args: args.engine != options.AUTO,
-    ),
-    "analogy": Command(
-        _analogy,
-        _analogy_flags,
-        "what is to C as A is to B, by static word vectors",
-        "Prints the words nearest to A - B + C, such as king - man + woman. The three words themselves are left out.",
-    ),
-    "neighbours": Command(
-        _neighbours,
-        _neighbours_flags,
-        "nearest neighbours of a word, in context or of static vectors",
-        "One sentence a line in; the words with the nearest vectors out, in their sentences. Every word is\n"
-        "compared.\n\n"
-        "  ctxrep neighbours MODEL --word bank --input text.txt\n"
-        "  ctxrep neighbours VECTORS river soup",
     ),
     "plot": Command(
         _plot,

@@ -18,6 +18,11 @@ def read_sentences(path: str) -> Iterator[str]:
         yield from (line for _, line in lines(path))
 
 
+def print_scored(words: Sequence[tuple[str, float]]) -> None:
+    for word, score in words:
+        print_line(f"{score:.3f}  {word}")
+
+
 def print_evaluation(entry: dict) -> None:
     shown = {name: value for name, value in entry.items() if name.startswith("val_") and "loss" not in name}
     parts = [f"{name.removeprefix('val_').replace('_logits_', ' ')} {value:.4g}" for name, value in shown.items()]
