@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 LENGTHS = (16, 32, 64, 128, 256)  # of .tflite files, in tokens: those below the model's own, which is the last one
+SIGNATURE = "serving_default"  # the signature of a SavedModel that a server answers with by default
 QUANTIZATIONS = ("none", "float16", "dynamic", "int8")  # number formats of .tflite files
 WORDS = "words"  # in place of the folder of an encoder or of extra embeddings: learned from the training data
 CHARACTERS = "characters"  # in place of the folder of an encoder: embeddings of characters, learned with the task

@@ -37,12 +37,8 @@ def subcommand(declared: type[Declared]) -> Command:
     def made(args: argparse.Namespace) -> Declared:
         return declared(**given(args))
 
-    def run(args: argparse.Namespace) -> None:
-        command = made(args)
-        command.show(command.run())
-
     return Command(
-        run,
+        lambda args: made(args).main(),
         lambda flags: flags.add_options(declared),
         *help_of(declared),
         tensorflow=lambda args: made(args).needs_tensorflow(),
@@ -54,7 +50,3 @@ def positive(text: str, kind: Callable = int):
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text}: must be above 0")
     return value
-
-
-def positive_float(text: str) -> float:
-    return positive(text, float)

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from keras_ctxrep.cli import deployment, models, search, training, vectors
+from keras_ctxrep.cli import training
 from keras_ctxrep.cli.command import Command, Kind, subcommand
 from keras_ctxrep.cli.flags import Flags, first_positional
 from keras_ctxrep.commands import COMMANDS as DECLARED
@@ -34,8 +34,7 @@ Contextual text representations in Keras, from raw text to TF Serving and to the
 """
 
 
-COMMANDS = training.COMMANDS | vectors.COMMANDS | search.COMMANDS | models.COMMANDS | deployment.COMMANDS
-COMMANDS |= {name: subcommand(declared) for name, declared in DECLARED.items()}
+COMMANDS = training.COMMANDS | {name: subcommand(declared) for name, declared in DECLARED.items()}
 
 
 class _Parser(argparse.ArgumentParser):

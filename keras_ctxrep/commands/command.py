@@ -13,6 +13,7 @@ from keras_ctxrep.options import BOUNDS, Options, unknown_option
 P = ParamSpec("P")
 R = TypeVar("R")
 FOLDER = "a model folder, or a name of `ctxrep zoo list` that is here"
+ENCODER = "a model folder, a SavedModel, a .tflite file of an encoder, or a name of `ctxrep zoo list`"
 
 
 class Usage(ValueError):
@@ -32,6 +33,10 @@ class Command(Options, Generic[R]):
 
     def show(self, result: R) -> None:
         """Prints the result of `run`."""
+
+    def main(self) -> None:
+        """Does what the command line asks for: the work, and its result is shown."""
+        self.show(self.run())
 
     def needs_tensorflow(self) -> bool:
         """Whether TensorFlow is imported at once, without the lines that it prints."""
@@ -86,6 +91,8 @@ def function(command: Callable[P, _Runs[R]], name: str) -> Callable[P, R]:
     def recipe(*args: Any, options: Options | None = None, **given: Any) -> Any:
         if unknown := next((key for key in given if key not in entries), None):
             raise unknown_option(name, unknown, entries)
+        options = next((value for value in args if isinstance(value, Options)), options)
+        args = tuple(value for value in args if not isinstance(value, Options))
         values = {} if options is None else {each.name: getattr(options, each.name) for each in fields(options)}
         return kind(**values | signature.bind_partial(*args, **given).arguments).run()
 
