@@ -84,7 +84,10 @@ def generated(app, page: str, source: list[str]) -> None:
     """Adds the help of every command, and the table of models, to their pages."""
     if page == "reference/commands":
         for name, command in COMMANDS.items():
-            for words in ([name], *([name, family] for family in command.kinds or ())):
+            kinds = (
+                [["--corpus", "FILE"], ["--static"]] if command.choose else [[family] for family in command.kinds or ()]
+            )
+            for words in ([name], *([name, *kind] for kind in kinds)):
                 with redirect_stdout(StringIO()) as printed, suppress(SystemExit):
                     main([*words, "--help"])
                 heading = f"{'#' * (1 + len(words))} ctxrep {' '.join(words)}"

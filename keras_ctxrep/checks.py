@@ -113,7 +113,7 @@ def check(config: Any) -> None:
     """
     hints = annotations(type(config))
     for entry in fields(config):
-        if entry.metadata.get("hidden") or hints[entry.name] is Any:  # a function, or what a recipe checks
+        if hints[entry.name] is Any or entry.metadata.get("hidden"):  # a function
             continue
         value = getattr(config, entry.name)
         checked = check_value(entry.name, value, hints[entry.name], entry.metadata.get("range"))

@@ -27,6 +27,7 @@ class Flags:
         models: the arguments that are model folders, or names of published models in their place.
         files: those that are files, or lists of them, which the command reads.
         foreign: option that only other kinds of the command have -> these, each with its default.
+        reasons: other kind of the command -> why its options are to be left out; of kinds that options choose.
     """
 
     def __init__(self, parser: argparse.ArgumentParser, chosen: Mapping[str, str] = MappingProxyType({})):
@@ -34,6 +35,7 @@ class Flags:
         self.models: list[str] = []
         self.files: list[str] = []
         self.foreign: dict[str, dict[str, Any]] = {}
+        self.reasons: Mapping[str, str] = {}
         self._groups = {name: parser.add_argument_group(name) for name in GROUPS}
         self._actions: dict[str, argparse.Action] = {}
         self._fields: dict[str, Field] = {}
@@ -88,7 +90,9 @@ class Flags:
             if skip or (family is not None and families is not None and family not in families):
                 continue
             details, types = entry.metadata, [kind for kind in kinds(entry.type) if kind is not NoneType]
-            arguments: dict[str, Any] = {name: details[name] for name in ("metavar", "nargs") if name in details}
+            arguments: dict[str, Any] = {
+                name: details[name] for name in ("metavar", "nargs", "action") if name in details
+            }
             if bool in types:
                 # with --no-NAME a flag overrides a configuration file
                 plain = details.get("argument")
@@ -96,8 +100,8 @@ class Flags:
                 arguments |= {"const": True} if plain else {}
             elif "parse" in details:
                 arguments["type"] = _reporting(details["parse"])
-            elif details["range"].choices:
-                arguments["choices"] = details["range"].choices
+            elif choices := details["range"].choices or details.get("values", tuple)():
+                arguments["choices"] = choices
             elif get_origin(types[0]) is not None:
                 parse = label_weight if get_args(types[0])[1] is float else pairs
                 arguments |= {"type": parse, "action": _Merged}
@@ -106,7 +110,8 @@ class Flags:
                 arguments = {"metavar": _METAVARS.get(types[0], "NAME"), "type": parse} | arguments
             default = (defaults or {}).get(entry.name, entry.default)
             text = families[family] if families is not None and family is not None else details["help"]
-            no_note = default in (None, False, "", MISSING) or "default:" in text
+            silent = default in (None, "", MISSING) or default is False
+            no_note = silent or "default:" in text or "const" in arguments
             note = "" if no_note else f" (default: {default})"
             help = f"{prefix}{text}{note}"
             flag = details.get("flag", f"--{entry.name.replace('_', '-')}")
@@ -114,7 +119,7 @@ class Flags:
                 flag, arguments["metavar"] = entry.name, details.get("metavar")
             else:
                 arguments |= {"dest": entry.name} if entry.name not in flag.replace("-", "_") else {}
-                arguments |= {"required": True} if entry.default is MISSING else {}
+                arguments |= {"required": True} if entry.default is MISSING and details.get("required", True) else {}
             kind = {name: details.get(name, False) for name in ("model", "writes")}
             self.add(flag, help, details.get("group", group), **kind, default=None, **arguments)
             self._fields[entry.name] = entry
@@ -122,6 +127,8 @@ class Flags:
     def leave_out(self, name: str) -> str:
         """What is wrong with an option of other kinds of the command."""
         *owners, last = self.foreign[name]
+        if self.reasons:
+            return f"leave out --{name.replace('_', '-')} {self.reasons[[*owners, last][0]]}"
         listed = f"{', '.join(owners)} and {last}" if owners else last
         return f"leave out --{name.replace('_', '-')}: it is for {listed}, not for {', '.join(self.chosen.values())}"
 
@@ -286,57 +293,6 @@ def label_weight(text: str) -> list[tuple[str, float]] | str:
         return [(label, float(number))]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text}: write LABEL=X with a number, e.g. {label or 'yes'}=2.5") from None
-
-
-def file_or_fraction(text: str) -> str | float:
-    """A number as such, unless a file has this name.
-
-    >>> file_or_fraction("0.1"), file_or_fraction("dev.tsv")
-    (0.1, 'dev.tsv')
-    """
-    return float(text) if re.fullmatch(r"\d*\.?\d+", text) and not Path(text).exists() else text
-
-
-def grid(texts: Sequence[str], *options: type[Options]) -> dict[str, list]:
-    """The values of options to try, from NAME=VALUE,VALUE,...
-
-    Args:
-        texts: one for each option; `none` is a value where an option may be None.
-        options: the dataclasses of the options.
-
-    Raises:
-        ValueError: no such option, or a value of another type or out of bounds.
-
-    >>> from keras_ctxrep.options import Finetuning
-    >>> grid(["learning-rate=1e-5,3e-5", "lora=none,8"], Finetuning)
-    {'learning_rate': [1e-05, 3e-05], 'lora': [None, 8]}
-    """
-    known = {entry.name: entry for kind in options for entry in fields(kind)}
-    values: dict[str, list] = {}
-    for text in texts:
-        name, sign, listed = text.partition("=")
-        name = name.strip().removeprefix("--").replace("-", "_")
-        if name not in known:
-            nearest = nearest_option(name, known)
-            raise ValueError(f"{text}: {name!r} is no option; the nearest one is {nearest!r}")
-        if name in values or not sign:
-            raise ValueError(f"{text}: write {name}=VALUE,VALUE,... once")
-        values[name] = [_value(known[name], part.strip()) for part in listed.split(",")]
-    return values
-
-
-def _value(entry: Field, text: str) -> Any:
-    """The value of an option that a text is."""
-    value: Any = text
-    if text == "none" and NoneType in kinds(entry.type):
-        return None
-    for kind in kinds(entry.type):
-        try:
-            value = {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
-            break
-        except (KeyError, ValueError, TypeError):
-            continue
-    return check_value(entry.name, value, entry.type, entry.metadata["range"])
 
 
 def options_of(kind: type[T], args: argparse.Namespace) -> T:

@@ -10,10 +10,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from keras_ctxrep.cli import training
-from keras_ctxrep.cli.command import Command, Kind, subcommand
-from keras_ctxrep.cli.flags import Flags, first_positional
+from keras_ctxrep.cli.command import Command, Kind, subcommand, subcommands
+from keras_ctxrep.cli.flags import Flags, first_positional, read_config
 from keras_ctxrep.commands import COMMANDS as DECLARED
+from keras_ctxrep.commands import distill, prepare, pretrain
 from keras_ctxrep.commands.command import Usage
 from keras_ctxrep.commands.printing import print_error
 from keras_ctxrep.inference.silence import end_silently, leave_out_unused, start_tensorflow
@@ -34,7 +34,16 @@ Contextual text representations in Keras, from raw text to TF Serving and to the
 """
 
 
-COMMANDS = training.COMMANDS | {name: subcommand(declared) for name, declared in DECLARED.items()}
+COMMANDS = {
+    "pretrain": subcommands(pretrain.HELP, pretrain.DESCRIPTION, pretrain.KINDS),
+    "prepare": subcommands(prepare.HELP, prepare.DESCRIPTION, prepare.KINDS),
+    "train": subcommand(DECLARED["train"]),
+    "glue": subcommand(DECLARED["glue"]),
+    "distill": subcommands(
+        distill.HELP, distill.DESCRIPTION, distill.KINDS, choose=distill.kind_of, reasons=distill.FOREIGN
+    ),
+}
+COMMANDS |= {name: subcommand(declared) for name, declared in DECLARED.items() if name not in COMMANDS}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -66,6 +75,13 @@ def parser(name: str | None = None, family: str | None = None) -> tuple[argparse
             _add_common_flags(sub, command)
             if command_name == name:
                 flags = _flags(sub, command.flags)
+        elif command.kinds is not None and command.choose is not None:
+            _add_common_flags(sub, command)
+            if command_name == name:
+                kind = family or next(iter(command.kinds))
+                sub.set_defaults(family=kind)
+                flags = _flags(sub, command.kinds[kind].flags)
+                flags.foreign, flags.reasons = _foreign(command.kinds, flags), (command.reasons or {})[kind]
         elif command.kinds is not None and command_name == name:
             families: Any = sub.add_subparsers(dest="family", required=True, metavar="FAMILY", title="families")
             for kind_name, kind in command.kinds.items():
@@ -122,7 +138,9 @@ def _foreign(kinds: Mapping[str, Kind], own: Flags) -> dict[str, dict[str, Any]]
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     name = next((word for word in argv if not word.startswith("-")), None)
     command, family = COMMANDS.get(str(name)), None
-    if command is not None and command.kinds:
+    if command is not None and command.choose is not None:
+        family = command.choose(_option_names(argv))
+    elif command is not None and command.kinds:
         argv, family = _family_first(argv, str(name), command.kinds)
     main, flags = parser(name, family)
     if flags is not None and command is not None and command.configurable:
@@ -144,6 +162,17 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         meant = _meant(flag, known) if flag.startswith("--") else ""
         (flags.parser if flags else main).error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
     return args
+
+
+def _option_names(argv: Sequence[str]) -> set[str]:
+    """The names of the options on the command line and in its configuration file."""
+    words = [part for word in argv for part in word.split("=", 1)]
+    path = words[words.index("--config") + 1 :][:1] if "--config" in words else []
+    try:
+        configured = read_config(path[0]) if path else {}
+    except (OSError, ValueError):  # which `configure` raises again
+        configured = {}
+    return {word.removeprefix("--") for word in words if word.startswith("--")} | {*configured}
 
 
 def _family_first(argv: Sequence[str], name: str, kinds: Mapping[str, Kind]) -> tuple[list[str], str | None]:
@@ -182,7 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.run(args)
         return 0
     except Usage as error:
-        name = args.command if args.command in DECLARED else None
+        name = args.command if args.command in {*DECLARED, "pretrain", "prepare", "distill"} else None
         (_parser_of(name) if name else parser()[0]).error(str(error))
     except BrokenPipeError:  # the reader of the output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

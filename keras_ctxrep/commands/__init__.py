@@ -11,6 +11,7 @@ from keras_ctxrep.commands.embed import Embed
 from keras_ctxrep.commands.export import Export
 from keras_ctxrep.commands.fill import Fill
 from keras_ctxrep.commands.generate import Generate
+from keras_ctxrep.commands.glue import Glue
 from keras_ctxrep.commands.index import Index
 from keras_ctxrep.commands.neighbours import Neighbours
 from keras_ctxrep.commands.plot import Plot
@@ -19,9 +20,12 @@ from keras_ctxrep.commands.score import Score
 from keras_ctxrep.commands.search import Search
 from keras_ctxrep.commands.serve import Serve
 from keras_ctxrep.commands.tflite import Tflite
+from keras_ctxrep.commands.train import Train
 from keras_ctxrep.commands.zoo import Zoo
 
 COMMANDS: dict[str, type[Command]] = {
+    "train": Train,
+    "glue": Glue,
     "score": Score,
     "embed": Embed,
     "analogy": Analogy,

@@ -3,9 +3,9 @@
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from keras_ctxrep.checks import Range
 from keras_ctxrep.options import BOUNDS, Options, unknown_option
@@ -24,8 +24,42 @@ class Usage(ValueError):
 class Command(Options, Generic[R]):
     """A command: `ctxrep NAME` on the command line, a function in `keras_ctxrep.recipes`.
 
-    The docstring is the help: its first line in the list of commands, the paragraphs up to "Returns:" in its own.
+    The docstring is the help: its first line in the list of commands, the paragraphs up to "Notes:" or "Returns:" in
+    its own.
+
+    Attributes:
+        configurable: whether it takes --config.
     """
+
+    configurable: ClassVar[bool] = False
+
+    @classmethod
+    def description(cls) -> str:
+        """What its help says before the arguments."""
+        return help_of(cls)[1]
+
+    @classmethod
+    def defaults(cls, family: str | None) -> Mapping[str, str]:
+        """Defaults of fields in words, where another module decides them."""
+        return {}
+
+    @classmethod
+    def without(cls, family: str | None) -> Collection[str]:
+        """Fields that have no flag."""
+        return ()
+
+    @classmethod
+    def of_tasks(cls) -> Mapping[str, type[Options]]:
+        """Prefix of the help -> options of tasks that the command takes in `task_options`."""
+        return {}
+
+    @classmethod
+    def from_flags(cls, values: dict[str, Any]) -> Self:
+        """The command of the values that were given on the command line."""
+        names = {name for kind in cls.of_tasks().values() for name in kind.__dataclass_fields__}
+        if of_task := {name: values.pop(name) for name in names & values.keys()}:
+            values["task_options"] = of_task
+        return cls(**values)
 
     def run(self) -> R:
         """Does the work."""
@@ -53,8 +87,8 @@ def argument(
         default: of an argument that may be left out.
         flag: --NAME, or -N; None: it is positional on the command line.
         kw_only: whether it has to be named in Python (default: as its class says).
-        metadata: as in `options.option`, and `parse`, the function from a word to the value; `writes=True`: a file that
-            the command writes, which need not exist; `shown`: the default in words, where another module decides it.
+        metadata: as in `options.option`, and `parse`, the function from a word to the value; `values`, a function that
+            gives the values it may have; `writes=True`: a file that the command writes, which need not exist.
     """
     allowed = Range(**{name: metadata.pop(name) for name in BOUNDS & metadata.keys()})
     metadata |= {"help": help, "range": allowed, "argument": True, "flag": flag}
@@ -69,7 +103,7 @@ def in_python(default: Any = None) -> Any:
 def help_of(command: type[Command]) -> tuple[str, str]:
     """The line of a command in the list of commands, and its description."""
     first, _, rest = inspect.cleandoc(command.__doc__ or "").partition("\n")
-    description = re.split(r"^(?:Returns|Raises|Warns):|^>>> ", rest, maxsplit=1, flags=re.MULTILINE)[0].strip()
+    description = re.split(r"^(?:Notes|Returns|Raises|Warns):|^>>> ", rest, maxsplit=1, flags=re.MULTILINE)[0].strip()
     return first[0].lower() + first[1:].rstrip("."), description or first
 
 
@@ -89,8 +123,11 @@ def function(command: Callable[P, _Runs[R]], name: str) -> Callable[P, R]:
 
     @functools.wraps(kind.run)
     def recipe(*args: Any, options: Options | None = None, **given: Any) -> Any:
-        if unknown := next((key for key in given if key not in entries), None):
-            raise unknown_option(name, unknown, entries)
+        others = {key: given.pop(key) for key in [*given] if key not in entries}
+        if others and "task_options" not in entries:
+            raise unknown_option(name, next(iter(others)), entries)
+        if others:
+            given["task_options"] = dict(given.get("task_options") or {}) | others
         options = next((value for value in args if isinstance(value, Options)), options)
         args = tuple(value for value in args if not isinstance(value, Options))
         values = {} if options is None else {each.name: getattr(options, each.name) for each in fields(options)}
@@ -107,6 +144,6 @@ def _documented(kind: type[Command], signature: inspect.Signature) -> str:
     helps = {entry.name: entry.metadata.get("help") for entry in fields(kind)}
     listed = "\n".join(f"    {name}: {helps[name]}" for name in signature.parameters if helps[name])
     head, *tail = re.split(
-        r"^(?=(?:Returns|Raises|Warns):)", inspect.cleandoc(kind.__doc__ or ""), maxsplit=1, flags=re.M
+        r"^(?=(?:Notes|Returns|Raises|Warns):)", inspect.cleandoc(kind.__doc__ or ""), maxsplit=1, flags=re.M
     )
     return "\n\n".join([head.rstrip(), f"Args:\n{listed}", *tail])

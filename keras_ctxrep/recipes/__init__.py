@@ -11,23 +11,20 @@ if TYPE_CHECKING:
     from keras_ctxrep.commands.ask import ask
     from keras_ctxrep.commands.compare import compare
     from keras_ctxrep.commands.convert import convert
+    from keras_ctxrep.commands.distill import distill, distill_encoder, distill_static
     from keras_ctxrep.commands.embed import embed
     from keras_ctxrep.commands.export import export
     from keras_ctxrep.commands.generate import generate
+    from keras_ctxrep.commands.glue import glue
     from keras_ctxrep.commands.index import index
     from keras_ctxrep.commands.predict import predict
+    from keras_ctxrep.commands.prepare import prepare
+    from keras_ctxrep.commands.pretrain import pretrain, pretrain_static
     from keras_ctxrep.commands.score import score
     from keras_ctxrep.commands.search import open_index
     from keras_ctxrep.commands.tflite import tflite
+    from keras_ctxrep.commands.train import finetune
     from keras_ctxrep.commands.work.scoring import score_sentences
-    from keras_ctxrep.recipes.benchmarking import glue
-    from keras_ctxrep.recipes.distilling import distill
-    from keras_ctxrep.recipes.encoder_distilling import distill_encoder
-    from keras_ctxrep.recipes.finetuning import finetune
-    from keras_ctxrep.recipes.preparing import prepare
-    from keras_ctxrep.recipes.pretraining import pretrain
-    from keras_ctxrep.recipes.static_distilling import distill_static
-    from keras_ctxrep.recipes.static_pretraining import pretrain_static
     from keras_ctxrep.recipes.sweeping import sweep
 
 __all__ = [
@@ -59,20 +56,20 @@ _MODULES = {  # imported when a function is first used: predictions with a .tfli
     "ask": "keras_ctxrep.commands.ask",
     "compare": "keras_ctxrep.commands.compare",
     "convert": "keras_ctxrep.commands.convert",
-    "distill": "keras_ctxrep.recipes.distilling",
-    "distill_encoder": "keras_ctxrep.recipes.encoder_distilling",
-    "distill_static": "keras_ctxrep.recipes.static_distilling",
+    "distill": "keras_ctxrep.commands.distill",
+    "distill_encoder": "keras_ctxrep.commands.distill",
+    "distill_static": "keras_ctxrep.commands.distill",
     "embed": "keras_ctxrep.commands.embed",
     "export": "keras_ctxrep.commands.export",
-    "finetune": "keras_ctxrep.recipes.finetuning",
+    "finetune": "keras_ctxrep.commands.train",
     "generate": "keras_ctxrep.commands.generate",
-    "glue": "keras_ctxrep.recipes.benchmarking",
+    "glue": "keras_ctxrep.commands.glue",
     "index": "keras_ctxrep.commands.index",
     "open_index": "keras_ctxrep.commands.search",
     "predict": "keras_ctxrep.commands.predict",
-    "prepare": "keras_ctxrep.recipes.preparing",
-    "pretrain": "keras_ctxrep.recipes.pretraining",
-    "pretrain_static": "keras_ctxrep.recipes.static_pretraining",
+    "prepare": "keras_ctxrep.commands.prepare",
+    "pretrain": "keras_ctxrep.commands.pretrain",
+    "pretrain_static": "keras_ctxrep.commands.pretrain",
     "score": "keras_ctxrep.commands.score",
     "score_sentences": "keras_ctxrep.commands.work.scoring",
     "sweep": "keras_ctxrep.recipes.sweeping",

@@ -18,7 +18,7 @@ from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import bert
 from keras_ctxrep.models.families import FAMILIES
-from keras_ctxrep.options import Distillation, Options, keywords
+from keras_ctxrep.options import Distillation, Options
 from keras_ctxrep.recipes.assembly import Survey
 from keras_ctxrep.recipes.finetuning import Run
 from keras_ctxrep.recipes.reading import Data, read_unlabelled
@@ -29,47 +29,11 @@ from keras_ctxrep.text.features import Row
 from keras_ctxrep.training import pipeline
 from keras_ctxrep.training.frozen import FrozenOutputs
 
-__all__ = ["distill"]
-
 Taught = tuple[Any, list[dict[str, np.ndarray]]]  # an example, and the teacher's logits for each of its rows
 
 
-@keywords(Distillation)
-def distill(
-    teacher: str | Path,
-    data: Data,
-    dev: Data | float,
-    out: str | Path,
-    encoder: str | Path | None = None,
-    report: Callable[[dict], None] | None = None,
-    announce: Callable[[str], object] | None = None,
-    *,
-    options: Distillation,
-    task_options: Options | Mapping[str, Any] | None = None,
-) -> list[dict]:
-    """Fine-tunes a student on the labels of some data and on the outputs of a fine-tuned teacher, see `losses`.
-
-    The teacher reads all texts once, before the first step; its logits stay in memory. Of texts without labels its
-    answers are the labels too. Task, labels, columns and, unless it is given, the length are the teacher's.
-
-    Args:
-        teacher: a fine-tuned model folder.
-        data, dev, out, report, announce: as in `finetune`.
-        encoder: the student's encoder, a model folder; None: a fresh one of the `size`.
-        options: or its fields as keywords.
-        task_options: as in `finetune`; those that are not given are the teacher's.
-
-    Returns: the evaluations on `dev`.
-
-    Raises:
-        TypeError: there is no such option.
-        ValueError: as in `finetune`, or the teacher was not fine-tuned, has a CRF or does not know a label.
-    """
-    return Distilling(teacher, data, dev, out, encoder, options, task_options).train(report, announce)
-
-
 class Distilling(Run):
-    """A distillation run; the arguments are those of `distill`."""
+    """A distillation run; the arguments are those of `commands.distill.Distill`."""
 
     command = "distill"
     options: Distillation

@@ -21,7 +21,7 @@ from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.layers import SpanMean
 from keras_ctxrep.models import bert
 from keras_ctxrep.models.model import Model
-from keras_ctxrep.options import EncoderDistillation, Options, keywords
+from keras_ctxrep.options import EncoderDistillation, Options
 from keras_ctxrep.recipes import cards, corpora, distilling
 from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.bundle import Bundle
@@ -32,44 +32,16 @@ from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import choose, lock_output, scope
 
-__all__ = ["distill_encoder"]
-
 SHARD = 4096  # sentences whose vectors by the teacher are one file
 HELD = 1000  # sentences that the student is evaluated on
 BUFFER = 1_000_000  # sentences that are shuffled in memory, as in pretraining
 Span = tuple[int, int]
 
 
-@keywords(EncoderDistillation)
-def distill_encoder(
-    teacher: str | Path,
-    corpus: Sequence[str | Path],
-    out: str | Path,
-    report: Callable[[dict], None] | None = None,
-    *,
-    options: EncoderDistillation,
+def run(
+    teacher: str | Path, corpus: Sequence[str | Path], out: str | Path, report, options: EncoderDistillation
 ) -> list[dict]:
-    """Teaches a smaller BERT the vectors of a larger one, from text without labels, and writes a model folder.
-
-    The student starts with some of the teacher's layers, as DistilBERT does (Sanh et al. 2019,
-    https://arxiv.org/abs/1910.01108), and with the vectors of the pieces it keeps. The vector of a word is the mean of
-    those of its pieces, so that student and teacher may split it differently. The teacher reads each sentence once: its
-    vectors are kept on the disk in float16, 16 KB for a sentence of 20 words at a width of 384.
-
-    Args:
-        teacher: a model folder of a BERT, or the name of a published one; of a task model the encoder is used.
-        corpus: text files, one sentence a line, an empty line between documents.
-        out: the model folder; an interrupted run resumes from the checkpoint in it.
-        report: called with each evaluation.
-        options: or its fields as keywords; `steps` or `minutes` is needed.
-
-    Returns: the evaluations on 1,000 held-out sentences.
-
-    Raises:
-        TypeError: no such option.
-        ValueError: the teacher is no BERT or has no such layer, there is too little text, or `out` has the finished
-            model of another run and `overwrite` is not set.
-    """
+    """The work of `commands.distill.DistillEncoder`."""
     strategy = choose(options.strategy)
     with lock_output(out, strategy):
         return _distill(teacher, corpus, out, report, options, strategy)

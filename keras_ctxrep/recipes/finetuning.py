@@ -22,7 +22,7 @@ from keras_ctxrep.models import frozen
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.tuning import LORA_RATE
 from keras_ctxrep.optimizers import AdamW, OptimizerSpec
-from keras_ctxrep.options import CHARACTERS, LEARNED, WORDS, Finetuning, Fit, Options, keywords, unknown_option
+from keras_ctxrep.options import CHARACTERS, LEARNED, WORDS, Finetuning, Fit, Options, unknown_option
 from keras_ctxrep.recipes import cards
 from keras_ctxrep.recipes.assembly import Assembled, Survey, assemble, fresh_embeddings, is_frozen, length
 from keras_ctxrep.recipes.plan import Plan
@@ -51,57 +51,8 @@ from keras_ctxrep.training.progress import evaluation_bar
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import choose, is_chief, lock_output, scope, several_workers
 
-__all__ = ["finetune"]
-
 IN_MEMORY = "examples in memory"  # in the record of a run
 TOO_HIGH = 1000.0  # times the default learning rate, from which on a warning is due before the work
-
-
-@keywords(Finetuning)
-def finetune(
-    data: Data,
-    dev: Data | float,
-    encoder: str | Path,
-    out: str | Path,
-    task: str = "classify",
-    report: Callable[[dict], None] | None = None,
-    announce: Callable[[str], object] | None = None,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
-    *,
-    options: Finetuning,
-    task_options: Options | Mapping[str, Any] | None = None,
-) -> list[dict]:
-    """Fine-tunes an encoder for a task and writes a model folder.
-
-    The defaults are those of the papers. BERT (Devlin et al. 2018, appendix A.3): all of it is trained, with AdamW,
-    warm-up over 10% of the steps, 3 epochs. ELMo (Peters et al. 2018): the biLM is frozen, its layers are mixed with an
-    L2 penalty of 0.001 on the weights, dropout 0.5. The weights with the best `metric` on `dev` are kept, and a
-    threshold of no answer is chosen there. A file is read again in every epoch and need not fit into memory.
-
-    Args:
-        data, dev: labelled examples, as in `reading.read`: a file, "tfds:NAME:SPLIT", columns, a table, or objects;
-            labels are those of `data`; others in `dev` count as errors, and are warned of. `dev` may also be a
-            fraction, e.g. 0.1: as much of `data`, which is then held in memory, is drawn at random by the seed, and not
-            trained on.
-        encoder: a model folder of any task, or a name, see `zoo.find`; or "words" or "characters", for embeddings of
-            these that are learned from `data` alone.
-        out: the model folder to write; its run.json records data, options and versions.
-        task: name of one of `tasks.TASKS`.
-        report: called with each evaluation.
-        announce: called once, before the training, with lines about what will be done, and why.
-        callbacks: as in `training.fit.fit`; the record of the run does not name them.
-        options: or its fields as keywords.
-        task_options: the task's own `Options`, a dict of its fields, or these as keywords.
-
-    Returns: the evaluations on `dev`.
-
-    Raises:
-        TypeError: there is no such option.
-        ValueError: a row is malformed, there are fewer than two labels, an option does not fit the task or the
-            encoder, or `out` has the finished model of another run and `overwrite` is not set. Rows that were skipped
-            are warned of.
-    """
-    return Run(data, dev, encoder, out, task, options, task_options).train(report, announce, callbacks)
 
 
 def checked_task_options(task: Task, options: Options | Mapping[str, Any] | None, function: str) -> Options:
@@ -124,7 +75,7 @@ def checked_task_options(task: Task, options: Options | Mapping[str, Any] | None
 
 
 class Run:
-    """A fine-tuning run; the arguments are those of `finetune`, which raises what this does."""
+    """A fine-tuning run; the arguments are those of `commands.train.Train`."""
 
     command = "finetune"
 

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from keras_ctxrep import zoo
 from keras_ctxrep.atomic import atomic_write, lock_folder, sha256
-from keras_ctxrep.options import Preparation, keywords
+from keras_ctxrep.options import Preparation
 from keras_ctxrep.recipes import corpora
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import NAME, VOCAB
@@ -26,34 +26,12 @@ from keras_ctxrep.training.runs import RunRecord
 from keras_ctxrep.training.shards import Maker, MaskedPairs, SplitSentences
 from keras_ctxrep.version import __version__
 
-__all__ = ["prepare"]
-
 VALID = "valid.tfrecord"
 PAIRS, DOCUMENTS = 10_000, 1_000  # in the buffer that BERT's and a biLM's records are drawn from
 
 
-@keywords(Preparation)
-def prepare(corpus: Sequence[str | Path], out: str | Path, family: str = "bert", *, options: Preparation) -> dict:
-    """Splits a text once, and for BERT masks it, and writes shards to a folder that `pretrain` reads.
-
-    For BERT as https://github.com/google-research/bert, create_pretraining_data.py; `copies` is its dupe_factor. For a
-    biLM, sentences that are split into words. Each pass over a unit of 4 MB of text gives a shard, the same for any
-    number of processes and any runner. An interrupted preparation goes on with the missing ones. In a script, several
-    processes need the usual `if __name__ == "__main__":`.
-
-    Args:
-        corpus: as in `pretrain`.
-        out: the folder: train-*.tfrecord, valid.tfrecord, vocab.txt and prepared.json, which is written last.
-        family: "bert" or "elmo".
-        options: or its fields as keywords.
-
-    Returns: the contents of prepared.json: the settings, counts and hashes.
-
-    Raises:
-        TypeError: no such option.
-        ValueError: no text, a vocabulary that does not fit, an argument out of range, or `out` is a model folder or
-            another process is writing in it.
-    """
+def run(corpus: Sequence[str | Path], out: str | Path, family: str, options: Preparation) -> dict:
+    """The work of `commands.prepare.Prepare`."""
     out = Path(out)
     _check(family, corpus, out, options)
     initial = None if options.init is None else bundles.load(zoo.find(options.init))

@@ -17,7 +17,7 @@ from keras_ctxrep.models import elmo, lm
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.optimizers import LAMB, Adagrad, AdamW, OptimizerSpec
-from keras_ctxrep.options import Pretraining, keywords
+from keras_ctxrep.options import Pretraining
 from keras_ctxrep.recipes import corpora
 from keras_ctxrep.recipes.preparing import Prepared, prepared_folder
 from keras_ctxrep.text.bundle import Bundle
@@ -30,53 +30,20 @@ from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import choose, is_chief, lock_output, scope
 
-__all__ = ["pretrain"]
-
 BUFFER = 1_000_000  # sentences that are shuffled in memory: 100 MB of English text
 UNROLL = 35  # tokens per step of a language model in one direction, Zaremba et al. 2014
 ENCODED = 20_000  # of which so many are turned into pieces at once
 
 
-@keywords(Pretraining)
-def pretrain(
+def run(
     family: str,
     corpus: Sequence[str | Path],
     out: str | Path,
-    report: Callable[[dict], None] | None = None,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
-    *,
+    report,
+    callbacks: Sequence[keras.callbacks.Callback],
     options: Pretraining,
 ) -> list[dict]:
-    """Pretrains a biLM, a BERT encoder or a language model in one direction from text files and writes a model folder.
-
-    A biLM learns from whole sentences, each by itself, or with `unroll` from running text, as published: then each
-    batch starts from the final state of the previous one. A BERT learns from pairs of segments, with new masks in every
-    epoch, or from what `prepare` masked once; as published first with `max_length=128`, then, `init` the folder of that
-    run, with 512 for a tenth of the steps. A language model in one direction learns from running text. The corpus may
-    be of any size: it is read again in every epoch.
-
-    Args:
-        family: "elmo", "bert" or "lm".
-        corpus: text files, one sentence or document a line, an empty line between documents; or a folder that
-            `prepare` wrote, but for "lm".
-        out: the model folder; an interrupted run resumes from the checkpoint in it.
-        report: called with each evaluation.
-        callbacks: as in `training.fit.fit`; the record of the run does not name them.
-        options: or its fields as keywords; `steps` or `minutes` is needed. `init` gives size, heads and, for BERT, the
-            vocabulary, of ELMo the softmax if it has one over the same vocabulary. Adagrad's `learning_rate` stays at
-            its peak.
-
-    Returns: the evaluations, which OUT/run.json has too, with loss and accuracy of both of BERT's tasks, or the
-        perplexity, of a biLM in both directions.
-
-    Raises:
-        TypeError: no such option.
-        ValueError: no such size, no text, a vocabulary that does not fit, an argument out of range, or `out` has the
-            finished model of another run and `overwrite` is not set.
-
-    Warns:
-        UserWarning: `init` lacks a head, which starts at random.
-    """
+    """The work of `commands.pretrain.Pretrain`."""
     _check(family, corpus, out, options)
     strategy = choose(options.strategy)  # before the first model
     check_devices(options.batch_size, options.precision, strategy)

@@ -3,7 +3,7 @@
 import itertools
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import static
 from keras_ctxrep.models.model import Model
-from keras_ctxrep.options import StaticDistillation, keywords
+from keras_ctxrep.options import StaticDistillation
 from keras_ctxrep.recipes import cards, corpora
 from keras_ctxrep.recipes.encoder_distilling import HELD, SHARD, count_pieces, frequent_pieces, teacher_of_run
 from keras_ctxrep.saving import ModelFolder
@@ -30,48 +30,15 @@ from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 
-__all__ = ["distill_static"]
-
 FEWEST = 4  # words of a sentence: of shorter ones a corpus has headings
 SCALE = 0.1  # standard deviation of the first table, for which the learning rate is
 LENGTH = 512  # pieces that the student reads of a text
 
 
-@keywords(StaticDistillation)
-def distill_static(
-    teacher: str | Path,
-    corpus: Sequence[str | Path],
-    out: str | Path,
-    report: Callable[[dict], None] | None = None,
-    *,
-    options: StaticDistillation,
+def run(
+    teacher: str | Path, corpus: Sequence[str | Path], out: str | Path, report, options: StaticDistillation
 ) -> list[dict]:
-    """Makes a table of static vectors of an encoder's word pieces, and teaches it the encoder's vectors of sentences.
-
-    As in model2vec (https://github.com/MinishLab/model2vec) each piece is read once by the teacher, its vector is
-    projected to the principal axes, and scaled by its frequency: a / (a + p), the weights of Arora et al. 2017
-    (https://openreview.net/forum?id=SyK00v5xx, eq. 3, "SIF"). The vector of a text is the mean of its pieces' rows, in
-    length 1. The rows then learn to give the teacher's vectors of sentences, as in Tokenlearn
-    (https://github.com/MinishLab/tokenlearn), here by `losses.TextDistillation`.
-
-    It differs from them: the axes are those of the teacher's vectors of sentences, not of pieces and not centred, so
-    that the targets are the teacher's vectors themselves and have nearly its cosines. [CLS], [SEP], [UNK], [PAD] and
-    [MASK] have zero rows, which do not learn. A row that no sentence has stays as it began.
-
-    Args:
-        teacher: a model folder over word pieces, or the name of a published one; of a task model the encoder is used.
-        corpus: text files, one sentence a line, an empty line between documents.
-        out: the model folder. An interrupted run resumes: the teacher's vectors are in it until the end.
-        report: called with each evaluation.
-        options: or its fields as keywords.
-
-    Returns: the evaluations on 1,000 held-out sentences, or a tenth of those that there are.
-
-    Raises:
-        TypeError: no such option.
-        ValueError: the teacher reads no word pieces or is narrower than `dims`, there is too little text, or `out` has
-            the finished model of another run and `overwrite` is not set.
-    """
+    """The work of `commands.distill.DistillStatic`."""
     with lock_folder(out):
         return _distill(teacher, corpus, out, report, options)
 

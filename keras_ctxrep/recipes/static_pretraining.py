@@ -1,7 +1,7 @@
 """Pretraining of static word vectors, from text files to a model folder: skip-gram and CBOW, words and n-grams."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from keras_ctxrep import losses, saving
 from keras_ctxrep.atomic import lock_folder
 from keras_ctxrep.models import static
 from keras_ctxrep.optimizers import SGD, OptimizerSpec, RowwiseAdagrad
-from keras_ctxrep.options import StaticPretraining, keywords
+from keras_ctxrep.options import StaticPretraining
 from keras_ctxrep.recipes import corpora
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
@@ -22,8 +22,6 @@ from keras_ctxrep.text.word_blocks import CENTRES, Blocks, EncodedCorpus, WordCo
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import choose, is_chief, scope, several_workers
-
-__all__ = ["pretrain_static"]
 
 NOISE = {"skipgram": 32, "cbow": 8}  # noise words of a block: of 5 for a pair, of which a centre has 6 and 1
 FIRST = 2  # row of the first word, after those of no word and of <UNK>
@@ -33,38 +31,8 @@ STEPS = 100  # in a short run too: the learning rate falls between steps
 LARGEST = 2048  # words of an update by SGD, above which the sums for frequent words diverge
 
 
-@keywords(StaticPretraining)
-def pretrain_static(
-    corpus: Sequence[str | Path],
-    out: str | Path,
-    report: Callable[[dict], None] | None = None,
-    *,
-    options: StaticPretraining,
-) -> list[dict]:
-    """Learns static word vectors from text files and writes a model folder of the static family.
-
-    word2vec's skip-gram and CBOW with negative sampling (Mikolov et al. 2013, https://arxiv.org/abs/1301.3781 and
-    https://arxiv.org/abs/1310.4546), with `subwords` fastText's n-grams (Bojanowski et al. 2017,
-    https://arxiv.org/abs/1607.04606). Two tables are learned, of which the words' is kept. It differs from both: 32
-    neighbouring words share their noise words, and all words of a batch are updated at once
-    (`models.static.skipgram`), so that a step is a few products of matrices.
-
-    The corpus is read once, into a file of numbers in `out` that is removed in the end, 4 bytes a word; memory use
-    grows with the number of distinct words alone. The vector of <UNK> is the mean of all, with n-grams zero.
-
-    Args:
-        corpus: text files, one sentence or document a line: a window does not go beyond it.
-        out: the model folder; an interrupted run resumes from the checkpoint in it.
-        report: called with each evaluation, {"step", "minutes", "loss"}: the mean loss of a centre.
-        options: or its fields as keywords.
-
-    Returns: the evaluations.
-
-    Raises:
-        TypeError: no such option.
-        ValueError: too few words, a batch size that does not fit, an argument out of range, or `out` has the finished
-            model of another run and `overwrite` is not set.
-    """
+def run(corpus: Sequence[str | Path], out: str | Path, report, options: StaticPretraining) -> list[dict]:
+    """The work of `commands.pretrain.PretrainStatic`."""
     if isinstance(corpus, str | Path):
         raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
     strategy = choose(options.strategy)

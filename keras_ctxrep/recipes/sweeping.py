@@ -15,7 +15,7 @@ from typing import Any
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.options import Finetuning, keywords
-from keras_ctxrep.recipes.finetuning import Run, finetune
+from keras_ctxrep.recipes.finetuning import Run
 from keras_ctxrep.recipes.reading import Data, in_memory, read, split
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.training import checkpoints
@@ -180,7 +180,7 @@ class _SeededRun:
 
     def train(self, report: Callable[[dict], None] | None) -> None:
         try:
-            finetune(report=report, **self._arguments)
+            Run(**self._arguments).train(report)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from error
         gc.collect()  # the model, whose parts refer to each other

@@ -149,7 +149,8 @@ def options_from_run(path: str | Path) -> Recorded:
 
 def _as_paths(options: Options) -> dict[str, Any]:
     """The options by name; those that are files or folders as `Path`."""
-    values = {entry.name: (getattr(options, entry.name), str(entry.type)) for entry in fields(options)}
+    entries = (entry for entry in fields(options) if not entry.metadata.get("argument"))
+    values = {entry.name: (getattr(options, entry.name), str(entry.type)) for entry in entries}
     return {
         name: Path(value) if isinstance(value, str) and value not in LEARNED and "Path" in kind else value
         for name, (value, kind) in values.items()

@@ -189,7 +189,7 @@ def test_wrong_usage_is_exit_2(argv, capsys):
         ("trian", "did you mean train?"),
         (
             "train",
-            "ctxrep train: the following arguments are required: --data, --out, --encoder; see ctxrep train --help",
+            "ctxrep train: the following arguments are required: --data, --encoder, --out; see ctxrep train --help",
         ),
     ],
 )
