@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 LENGTHS = (16, 32, 64, 128, 256)  # of .tflite files, in tokens: those below the model's own, which is the last one
+SIGNATURE = "serving_default"  # the signature of a SavedModel that a server answers with by default
 QUANTIZATIONS = ("none", "float16", "dynamic", "int8")  # number formats of .tflite files
 WORDS = "words"  # in place of the folder of an encoder or of extra embeddings: learned from the training data
 CHARACTERS = "characters"  # in place of the folder of an encoder: embeddings of characters, learned with the task
@@ -57,7 +58,7 @@ FAMILIES = {
     "static": "static vectors",
 }  # of pretraining, as help shows them
 _METADATA = {"metavar", "nargs", "neutral", "model", "excludes", "families"}
-_BOUNDS = {"choices", "above", "least", "most", "below"}
+BOUNDS = {"choices", "above", "least", "most", "below"}
 P = ParamSpec("P")
 K = ParamSpec("K")
 R = TypeVar("R", covariant=True)
@@ -85,9 +86,9 @@ def option(default: Any, help: str | Mapping[str, str], group: str | None = None
     elif "families" in metadata:
         metadata["families"] = dict.fromkeys(metadata["families"], help)
         help = f"{', '.join(FAMILIES[family] for family in metadata['families'])}: {help}"
-    if unknown := metadata.keys() - _METADATA - _BOUNDS:
-        raise TypeError(f"{unknown.pop()}: options have {', '.join(sorted(_METADATA | _BOUNDS))}")
-    allowed = Range(**{name: metadata.pop(name) for name in _BOUNDS & metadata.keys()})
+    if unknown := metadata.keys() - _METADATA - BOUNDS:
+        raise TypeError(f"{unknown.pop()}: options have {', '.join(sorted(_METADATA | BOUNDS))}")
+    allowed = Range(**{name: metadata.pop(name) for name in BOUNDS & metadata.keys()})
     metadata |= {} if group is None else {"group": group}
     return field(default=default, metadata={"help": help, "range": allowed, **metadata})
 

@@ -38,22 +38,11 @@ class Command:
 def subcommand(declared: type[Declared]) -> Command:
     """The subcommand of a command in `keras_ctxrep.commands`."""
 
-    def made(args: argparse.Namespace) -> Declared:
-        return declared.from_flags(given(args))
-
-    def run(args: argparse.Namespace) -> None:
-        command = made(args)
-        command.show(command.run())
-
     def add(flags: Flags) -> None:
         flags.parser.description = declared.description()
-        flags.add_options(declared, without=declared.without(None), defaults=declared.defaults(None))
-        for prefix, options in declared.of_tasks().items():
-            flags.add_options(options, prefix=prefix, group="task")
+        _add(declared, None, flags)
 
-    help, description = help_of(declared)
-    tensorflow = lambda args: made(args).needs_tensorflow()  # noqa: E731
-    return Command(run, add, help, description, declared.configurable, tensorflow)
+    return _command(lambda args: declared.from_flags(given(args)), add, *help_of(declared), declared.configurable)
 
 
 def subcommands(
@@ -74,27 +63,18 @@ def subcommands(
             del values["family"]
         return kind.from_flags(values)
 
-    def run(args: argparse.Namespace) -> None:
-        command = made(args)
-        command.show(command.run())
-
-    def add(kind: type[Declared], family: str, flags: Flags) -> None:
-        flags.add_options(kind, without=kind.without(family), defaults=kind.defaults(family), family=family)
-        for prefix, options in kind.of_tasks().items():
-            flags.add_options(options, prefix=prefix, group="task")
-
-    made_kinds = {name: Kind(partial(add, kind, name), *text) for name, (kind, *text) in kinds.items()}
+    made_kinds = {name: Kind(partial(_add, kind, name), *text) for name, (kind, *text) in kinds.items()}
     configurable = next(iter(kinds.values()))[0].configurable
-    tensorflow = lambda args: made(args).needs_tensorflow()  # noqa: E731
-    return Command(run, None, help, description, configurable, tensorflow, made_kinds, **chosen)
+    return _command(made, None, help, description, configurable, kinds=made_kinds, **chosen)
 
 
-def positive(text: str, kind: Callable = int):
-    value = kind(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
-    return value
+def _command(made: Callable[[argparse.Namespace], Declared], *described: Any, **chosen: Any) -> Command:
+    run, tensorflow = lambda args: made(args).main(), lambda args: made(args).needs_tensorflow()
+    return Command(run, *described, tensorflow=tensorflow, **chosen)
 
 
-def positive_float(text: str) -> float:
-    return positive(text, float)
+def _add(declared: type[Declared], family: str | None, flags: Flags) -> None:
+    without, defaults = declared.without(family), declared.defaults(family)
+    flags.add_options(declared, without=without, defaults=defaults, family=family)
+    for prefix, options in declared.of_tasks().items():
+        flags.add_options(options, prefix=prefix, group="task")

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from keras_ctxrep.cli import deployment, models, search, training, vectors
 from keras_ctxrep.cli.command import Command, Kind, subcommand, subcommands
 from keras_ctxrep.cli.flags import Flags, first_positional, read_config
 from keras_ctxrep.commands import COMMANDS as DECLARED
@@ -35,13 +34,16 @@ Contextual text representations in Keras, from raw text to TF Serving and to the
 """
 
 
-COMMANDS = training.COMMANDS | vectors.COMMANDS | search.COMMANDS | models.COMMANDS | deployment.COMMANDS
-COMMANDS |= {name: subcommand(declared) for name, declared in DECLARED.items()}
-COMMANDS["pretrain"] = subcommands(pretrain.HELP, pretrain.DESCRIPTION, pretrain.KINDS)
-COMMANDS["prepare"] = subcommands(prepare.HELP, prepare.DESCRIPTION, prepare.KINDS)
-COMMANDS["distill"] = subcommands(
-    distill.HELP, distill.DESCRIPTION, distill.KINDS, choose=distill.kind_of, reasons=distill.FOREIGN
-)
+COMMANDS = {
+    "pretrain": subcommands(pretrain.HELP, pretrain.DESCRIPTION, pretrain.KINDS),
+    "prepare": subcommands(prepare.HELP, prepare.DESCRIPTION, prepare.KINDS),
+    "train": subcommand(DECLARED["train"]),
+    "glue": subcommand(DECLARED["glue"]),
+    "distill": subcommands(
+        distill.HELP, distill.DESCRIPTION, distill.KINDS, choose=distill.kind_of, reasons=distill.FOREIGN
+    ),
+}
+COMMANDS |= {name: subcommand(declared) for name, declared in DECLARED.items() if name not in COMMANDS}
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,17 +1,45 @@
 """The commands: one file each, which the command line, and the functions of `keras_ctxrep.recipes`, are made from."""
 
+from keras_ctxrep.commands.analogy import Analogy
+from keras_ctxrep.commands.ask import Ask
+from keras_ctxrep.commands.client import Client
 from keras_ctxrep.commands.command import Command
 from keras_ctxrep.commands.compare import Compare
 from keras_ctxrep.commands.convert import Convert
+from keras_ctxrep.commands.demo import Demo
+from keras_ctxrep.commands.embed import Embed
 from keras_ctxrep.commands.export import Export
+from keras_ctxrep.commands.fill import Fill
 from keras_ctxrep.commands.generate import Generate
 from keras_ctxrep.commands.glue import Glue
+from keras_ctxrep.commands.index import Index
+from keras_ctxrep.commands.neighbours import Neighbours
+from keras_ctxrep.commands.plot import Plot
+from keras_ctxrep.commands.predict import Predict
+from keras_ctxrep.commands.score import Score
+from keras_ctxrep.commands.search import Search
+from keras_ctxrep.commands.serve import Serve
 from keras_ctxrep.commands.tflite import Tflite
 from keras_ctxrep.commands.train import Train
+from keras_ctxrep.commands.zoo import Zoo
 
 COMMANDS: dict[str, type[Command]] = {
     "train": Train,
     "glue": Glue,
+    "score": Score,
+    "embed": Embed,
+    "analogy": Analogy,
+    "neighbours": Neighbours,
+    "fill": Fill,
+    "plot": Plot,
+    "index": Index,
+    "search": Search,
+    "ask": Ask,
+    "zoo": Zoo,
+    "serve": Serve,
+    "predict": Predict,
+    "client": Client,
+    "demo": Demo,
     "convert": Convert,
     "export": Export,
     "tflite": Tflite,

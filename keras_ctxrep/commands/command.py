@@ -8,11 +8,12 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from keras_ctxrep.checks import Range
-from keras_ctxrep.options import Options, unknown_option
+from keras_ctxrep.options import BOUNDS, Options, unknown_option
 
 P = ParamSpec("P")
 R = TypeVar("R")
 FOLDER = "a model folder, or a name of `ctxrep zoo list` that is here"
+ENCODER = "a model folder, a SavedModel, a .tflite file of an encoder, or a name of `ctxrep zoo list`"
 
 
 class Usage(ValueError):
@@ -67,23 +68,29 @@ class Command(Options, Generic[R]):
     def show(self, result: R) -> None:
         """Prints the result of `run`."""
 
+    def main(self) -> None:
+        """Does what the command line asks for: the work, and its result is shown."""
+        self.show(self.run())
+
     def needs_tensorflow(self) -> bool:
         """Whether TensorFlow is imported at once, without the lines that it prints."""
         return True
 
 
-def argument(help: str, default: Any = MISSING, flag: str | None = None, kw_only: bool = False, **metadata: Any) -> Any:
+def argument(
+    help: str, default: Any = MISSING, flag: str | None = None, kw_only: Any = MISSING, **metadata: Any
+) -> Any:
     """A field that is an argument of a command and no option: it is not kept among the options of a run.
 
     Args:
         help: one line.
         default: of an argument that may be left out.
         flag: --NAME, or -N; None: it is positional on the command line.
-        kw_only: it has to be named in Python.
+        kw_only: whether it has to be named in Python (default: as its class says).
         metadata: as in `options.option`, and `parse`, the function from a word to the value; `values`, a function that
             gives the values it may have; `writes=True`: a file that the command writes, which need not exist.
     """
-    allowed = Range(**{name: metadata.pop(name) for name in ("choices", "above", "least") if name in metadata})
+    allowed = Range(**{name: metadata.pop(name) for name in BOUNDS & metadata.keys()})
     metadata |= {"help": help, "range": allowed, "argument": True, "flag": flag}
     return field(default=default, kw_only=kw_only, metadata=metadata)
 
@@ -121,6 +128,8 @@ def function(command: Callable[P, _Runs[R]], name: str) -> Callable[P, R]:
             raise unknown_option(name, next(iter(others)), entries)
         if others:
             given["task_options"] = dict(given.get("task_options") or {}) | others
+        options = next((value for value in args if isinstance(value, Options)), options)
+        args = tuple(value for value in args if not isinstance(value, Options))
         values = {} if options is None else {each.name: getattr(options, each.name) for each in fields(options)}
         return kind(**values | signature.bind_partial(*args, **given).arguments).run()
 

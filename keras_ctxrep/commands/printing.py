@@ -2,7 +2,8 @@
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from keras_ctxrep.checks import printable
@@ -16,6 +17,20 @@ def read_sentences(path: str) -> Iterator[str]:
         yield from (line.rstrip("\r\n") for line in sys.stdin)
     else:
         yield from (line for _, line in lines(path))
+
+
+@contextmanager
+def progress_bar(description: str, unit: str) -> Iterator[Callable[[int], object]]:
+    """A progress bar on standard error, moved by a function that is called with how many are done."""
+    from tqdm import tqdm
+
+    with tqdm(desc=description, unit=f" {unit}", file=sys.stderr, disable=None) as bar:
+        yield lambda count: bar.update(count - bar.n)
+
+
+def print_scored(words: Sequence[tuple[str, float]]) -> None:
+    for word, score in words:
+        print_line(f"{score:.3f}  {word}")
 
 
 def print_evaluation(entry: dict) -> None:

@@ -3,7 +3,7 @@
 import importlib
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -27,13 +27,13 @@ def moved(old: str, *new: str) -> Callable[[str], Any]:
     return get
 
 
-def move_modules(package: str, modules: Mapping[str, str]) -> None:
+def move_modules(package: str, modules: Mapping[str, str | Sequence[str]]) -> None:
     """Keeps modules importable under their old names.
 
     Args:
         package: in which they were.
-        modules: old name in it -> name of the module that has their contents now.
+        modules: old name in it -> name of the module, or of those, that have its contents now.
     """
     for old, new in modules.items():
         module = sys.modules[f"{package}.{old}"] = ModuleType(f"{package}.{old}")
-        vars(module)["__getattr__"] = moved(module.__name__, new)
+        vars(module)["__getattr__"] = moved(module.__name__, *([new] if isinstance(new, str) else new))

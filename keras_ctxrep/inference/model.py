@@ -284,7 +284,7 @@ class Model:
             ValueError: the data is malformed or does not fit the model's task.
         """
         start_tensorflow()  # which tf.data and the models of Keras need
-        from keras_ctxrep.recipes.scoring import score
+        from keras_ctxrep.commands.score import score
 
         return score(self, data, batch_size, **options)
 

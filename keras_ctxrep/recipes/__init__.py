@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Any
 from keras_ctxrep.deprecated import move_modules
 
 if TYPE_CHECKING:
+    from keras_ctxrep.commands.ask import ask
     from keras_ctxrep.commands.compare import compare
     from keras_ctxrep.commands.convert import convert
     from keras_ctxrep.commands.distill import distill, distill_encoder, distill_static
+    from keras_ctxrep.commands.embed import embed
     from keras_ctxrep.commands.export import export
     from keras_ctxrep.commands.generate import generate
     from keras_ctxrep.commands.glue import glue
+    from keras_ctxrep.commands.index import index
+    from keras_ctxrep.commands.predict import predict
     from keras_ctxrep.commands.prepare import prepare
     from keras_ctxrep.commands.pretrain import pretrain, pretrain_static
+    from keras_ctxrep.commands.score import score
+    from keras_ctxrep.commands.search import open_index
     from keras_ctxrep.commands.tflite import tflite
     from keras_ctxrep.commands.train import finetune
-    from keras_ctxrep.recipes.embedding import embed
-    from keras_ctxrep.recipes.indexing import ask, index, open_index
-    from keras_ctxrep.recipes.predicting import predict
-    from keras_ctxrep.recipes.scoring import score, score_sentences
+    from keras_ctxrep.commands.work.scoring import score_sentences
     from keras_ctxrep.recipes.sweeping import sweep
 
 __all__ = [
@@ -50,25 +53,25 @@ __all__ = [
 ]
 
 _MODULES = {  # imported when a function is first used: predictions with a .tflite file need no TensorFlow
-    "ask": "keras_ctxrep.recipes.indexing",
+    "ask": "keras_ctxrep.commands.ask",
     "compare": "keras_ctxrep.commands.compare",
     "convert": "keras_ctxrep.commands.convert",
     "distill": "keras_ctxrep.commands.distill",
     "distill_encoder": "keras_ctxrep.commands.distill",
     "distill_static": "keras_ctxrep.commands.distill",
-    "embed": "keras_ctxrep.recipes.embedding",
+    "embed": "keras_ctxrep.commands.embed",
     "export": "keras_ctxrep.commands.export",
     "finetune": "keras_ctxrep.commands.train",
     "generate": "keras_ctxrep.commands.generate",
     "glue": "keras_ctxrep.commands.glue",
-    "index": "keras_ctxrep.recipes.indexing",
-    "open_index": "keras_ctxrep.recipes.indexing",
-    "predict": "keras_ctxrep.recipes.predicting",
+    "index": "keras_ctxrep.commands.index",
+    "open_index": "keras_ctxrep.commands.search",
+    "predict": "keras_ctxrep.commands.predict",
     "prepare": "keras_ctxrep.commands.prepare",
     "pretrain": "keras_ctxrep.commands.pretrain",
     "pretrain_static": "keras_ctxrep.commands.pretrain",
-    "score": "keras_ctxrep.recipes.scoring",
-    "score_sentences": "keras_ctxrep.recipes.scoring",
+    "score": "keras_ctxrep.commands.score",
+    "score_sentences": "keras_ctxrep.commands.work.scoring",
     "sweep": "keras_ctxrep.recipes.sweeping",
     "tflite": "keras_ctxrep.commands.tflite",
 }
@@ -78,9 +81,14 @@ move_modules(
     {
         "comparing": "keras_ctxrep.commands.compare",
         "converting": "keras_ctxrep.commands.convert",
+        "embedding": "keras_ctxrep.commands.embed",
         "exporting": "keras_ctxrep.commands.export",
         "generating": "keras_ctxrep.commands.generate",
+        "indexing": tuple(f"keras_ctxrep.commands.{name}" for name in ("ask", "index", "search", "work.passages")),
+        "predicting": "keras_ctxrep.commands.predict",
         "quantizing": "keras_ctxrep.commands.tflite",
+        "scoring": ("keras_ctxrep.commands.score", "keras_ctxrep.commands.work.scoring"),
+        "serving": ("keras_ctxrep.commands.serve", "keras_ctxrep.commands.work.serving"),
     },
 )
 

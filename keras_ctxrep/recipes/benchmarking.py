@@ -21,12 +21,12 @@ from typing import Any
 from keras_ctxrep import tasks, zoo
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.checks import read_yaml
+from keras_ctxrep.commands.score import score
 from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.options import LEARNED, Finetuning, keywords
 from keras_ctxrep.recipes.finetuning import Run
 from keras_ctxrep.recipes.glue_sets import GLUE, SETS, TFDS, Layout, Set
 from keras_ctxrep.recipes.reading import read
-from keras_ctxrep.recipes.scoring import score
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.training.runs import NAME, finished
 

@@ -15,6 +15,7 @@ import numpy as np
 from keras_ctxrep import checks
 from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.checks import Range, RowCount
+from keras_ctxrep.options import SIGNATURE as SIGNATURE
 from keras_ctxrep.text.features import (
     CharacterAndWordFeatures,
     CharacterFeatures,
@@ -39,7 +40,6 @@ POOLING = {  # how a vector of a text is made
     "cls": "the top layer at the first token",
     "pooler": "the encoder's pooled output",
 }
-SIGNATURE = "serving_default"  # the signature of a SavedModel that a server answers with by default
 SAVED_MODEL = "saved_model.pb"  # in the folder of a SavedModel
 TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
 LARGEST = {NAME: 16 << 20, CARD: 16 << 20, VOCAB: 256 << 20}  # bytes of each file that are read

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from keras_ctxrep.cli import main
-from keras_ctxrep.cli import search as commands
+from keras_ctxrep.commands import COMMANDS
 from tests import tiny
 from tests.hostile import ESCAPES
 
@@ -102,7 +102,7 @@ def test_an_answer_with_its_passage(files, capsys):
 
 
 def test_no_answer_is_told(files, capsys, monkeypatch):
-    monkeypatch.setattr("keras_ctxrep.recipes.indexing.ask", lambda *args: [[]])
+    monkeypatch.setattr("keras_ctxrep.commands.ask.ask", lambda *args: [[]])
     assert "no answer in the passages" in run(capsys, "ask", files / "i", "what ?", "--reader", files / "r")
 
 
@@ -148,7 +148,9 @@ def test_what_a_text_holds_does_not_reach_the_terminal(files, capsys, tmp_path):
 
 
 def test_a_tflite_file_needs_no_tensorflow():
-    for name, argument in (("index", "encoder"), ("search", "encoder"), ("ask", "reader")):
-        command = commands.COMMANDS[name]
-        args = type("Args", (), {argument: "m.tflite"})
-        assert command.tensorflow(args) is False  # pyright: ignore
+    commands = (
+        COMMANDS["index"](sources=["a.tsv"], encoder="m.tflite", out="i"),
+        COMMANDS["search"](index="i", encoder="m.tflite"),
+        COMMANDS["ask"](index="i", reader="m.tflite"),
+    )
+    assert not any(command.needs_tensorflow() for command in commands)

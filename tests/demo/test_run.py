@@ -72,7 +72,7 @@ def figures():
 PAGES = ("README.md", "docs/how-to/install.md", "docs/tutorials/demo.md")
 
 
-@pytest.mark.parametrize("name", [*PAGES, "keras_ctxrep/cli/deployment.py", "keras_ctxrep/demo/run.py"])
+@pytest.mark.parametrize("name", [*PAGES, "keras_ctxrep/commands/demo.py", "keras_ctxrep/demo/run.py"])
 def test_its_time_is_the_same_everywhere(name):
     text = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")
     assert re.findall(r"about \w+ minutes on \w+ cores", text) == ["about 5 minutes on 2 cores"]

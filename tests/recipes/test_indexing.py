@@ -8,8 +8,10 @@ import pytest
 
 import keras_ctxrep as ctx
 from keras_ctxrep import recipes
+from keras_ctxrep.commands.index import delete
+from keras_ctxrep.commands.work import passages as splitting
 from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.recipes import indexing
+from keras_ctxrep.text import search
 from keras_ctxrep.text.search import Index
 from tests import tiny
 
@@ -81,7 +83,7 @@ def test_passages_cover_every_word():
     for count in range(1, 30):
         text = "  ".join(str(n) for n in range(count))
         for words, overlap in ((2, 0), (5, 1), (5, 4), (7, 3)):
-            spans = list(indexing.passages(text, words, overlap))
+            spans = list(splitting.passages(text, words, overlap))
             parts = [text[begin:end].split() for begin, end in spans]
             assert parts[0] + [word for part in parts[1:] for word in part[overlap:]] == text.split()
             assert all(len(part) <= words for part in parts)
@@ -92,7 +94,7 @@ def test_rows_are_added_and_deleted(source, write, model, tmp_path):
     recipes.index([source], model, out, storage="int8")
     more = write("more.txt", "g h\n")
     assert recipes.index([more], model, out, add=True) == 6
-    assert indexing.delete(out, ["0", "r0"]) == 4
+    assert delete(out, ["0", "r0"]) == 4
     assert recipes.index([more], model, out, add=True) == 5
     opened = recipes.open_index(out, model)
     assert [row.id for row in opened.rows] == ["r1", "r2", "r3", "r4", "1"] and opened.storage == "int8"
@@ -101,8 +103,8 @@ def test_rows_are_added_and_deleted(source, write, model, tmp_path):
         (lambda: recipes.index([source], model, out), "there is an index already; --add adds rows to it"),
         (lambda: recipes.index([source], model, tmp_path / "j", add=True), "no index to add rows to"),
         (lambda: recipes.index([source], model, out, add=True), r"rows\.jsonl:2: id 'r1': row 0 has it already"),
-        (lambda: indexing.delete(out, ["r9"]), "id 'r9': there is no row with it"),
-        (lambda: indexing.delete(out, ["r1", "r2", "r3", "r4", "1"]), "no row would be left"),
+        (lambda: delete(out, ["r9"]), "id 'r9': there is no row with it"),
+        (lambda: delete(out, ["r1", "r2", "r3", "r4", "1"]), "no row would be left"),
         (lambda: recipes.index([source], model, out, add=True, overwrite=True), "add and overwrite"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -129,8 +131,8 @@ def test_what_is_left_out_and_cut_is_reported(write, model, tmp_path):
 
 
 def test_a_large_index_says_what_makes_it_faster(write, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(indexing, "GRAPH_ROWS", 2)
-    monkeypatch.setattr(indexing, "graph_library", lambda: None)
+    monkeypatch.setattr(search, "GRAPH_ROWS", 2)
+    monkeypatch.setattr(search, "graph_library", lambda: None)
     messages: list[str] = []
     recipes.index([write("a.txt", "a\nb\n")], model, tmp_path / "i", report=messages.append)
     assert "every row is compared in a search; for a faster, approximate one pip install" in messages[0]

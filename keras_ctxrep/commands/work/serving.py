@@ -1,9 +1,7 @@
 """A server for the desk: any artifact behind TF Serving's REST interface."""
 
 import errno
-import ipaddress
 import socket
-import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,72 +20,9 @@ from keras_ctxrep.version import install_hint
 if TYPE_CHECKING:
     import uvicorn
 
-__all__ = ["http_server", "opened", "serve"]
+__all__ = ["http_server", "opened"]
 
 _INTEGERS = ("start", "end", "starts", "ends")
-_PORTS = 65535
-
-
-def serve(
-    path: str | Path,
-    name: str | None = None,
-    host: str = "127.0.0.1",
-    port: int = 8501,
-    announce: Callable[[str], object] | None = None,
-    report: Callable[[str], object] | None = None,
-    poll: float = 1.0,
-) -> None:
-    """Serves a model until it is interrupted, by the REST interface of TF Serving, with a page to try it in a browser.
-
-    One request at a time: for trying a model and for tests of clients. In production the server is TF Serving.
-
-    The port is open at once; requests get 503 until the model is loaded and has answered a first text. A new version
-    beside a SavedModel, or a model folder or file that is replaced, is loaded while the old version answers, which
-    goes on if the new one cannot be loaded.
-
-    Args:
-        path: a SavedModel, BASE/NAME or one version; a model folder, which has the signatures of its export; or a
-            .tflite file, which needs no TensorFlow and has the signature of texts alone.
-        name: of the model on the server; None: that of the folder or file.
-        host, port: the address. 127.0.0.1 is reached from this machine alone, and only by that name or localhost, see
-            `server.application`; port 0 is any that is free.
-        announce: called with the address when the model answers.
-        report: called with a line about what is loaded, and about a version that cannot be.
-        poll: seconds between two looks for a new version, 1 as in TF Serving; 0: never.
-
-    Raises:
-        ValueError: the path is none of these, or the port or `poll` out of its range.
-        ImportError: Starlette or Uvicorn is not installed.
-        OSError: the port is taken, or the address is not one of this machine.
-    """
-    if poll < 0:
-        raise ValueError(f"poll={poll:g}: at least 0 seconds")
-    source = _Source(path, name)
-    versions, report = Versions(source.name), report or (lambda line: None)
-    stopped, errors = threading.Event(), []
-    with _listening(host, port) as listener:
-        address, number = listener.getsockname()[:2]
-        local = ipaddress.ip_address(address).is_loopback
-        server = http_server(versions, hosts=["localhost", "127.0.0.1", "::1", host.lower()] if local else None)
-        url = f"http://{f'[{host}]' if ':' in host else host}:{number}"
-
-        def load() -> None:
-            try:
-                source.load(versions)
-                if announce is not None:
-                    announce(f"{url}/v1/models/{source.name}")
-                while poll and not stopped.wait(poll):
-                    source.load_changed(versions, report)
-            except BaseException as error:
-                errors.append(error)
-                server.should_exit = True
-
-        report(f"{path}: loading {source.kind}; {url} answers 503 until it is ready")
-        threading.Thread(target=load, daemon=True).start()
-        server.run([listener])
-        stopped.set()
-    if errors:
-        raise errors[0]
 
 
 def http_server(
@@ -143,10 +78,8 @@ def http_server(
     return uvicorn.Server(uvicorn.Config(app, http=Protocol, limit_concurrency=limits.connections, **options))
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
     """A socket that accepts connections; errors as in `serve`."""
-    if not 0 <= port <= _PORTS:
-        raise ValueError(f"port={port}: 0 to {_PORTS}; 0 is any that is free")
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family)
@@ -159,11 +92,11 @@ def _listening(host: str, port: int) -> socket.socket:
 
 def opened(path: str | Path, name: str | None = None) -> Served:
     """A model to serve; arguments and errors are those of `serve`."""
-    source = _Source(path, name)
+    source = Source(path, name)
     return source.load(Versions(source.name))
 
 
-class _Source:
+class Source:
     """Where the versions of a model come from; errors as in `serve`."""
 
     def __init__(self, path: str | Path, name: str | None):

@@ -1,11 +1,10 @@
-"""Metrics of a model folder on held-out data."""
+"""Metrics of models on held-out data: of tasks, of language models, and of pretrainers."""
 
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,18 +13,16 @@ from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.checks import of_kind, warn
 from keras_ctxrep.inference import keras_engine
-from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import elmo, lm
 from keras_ctxrep.models.model import copy_weights
-from keras_ctxrep.options import Scoring, keywords
+from keras_ctxrep.options import Scoring
 from keras_ctxrep.recipes.corpora import masked_once, watched
 from keras_ctxrep.recipes.reading import Data
 from keras_ctxrep.recipes.targets import fitting
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.features import WordPieceFeatures, check_sentences
-from keras_ctxrep.text.files import TABLES, suffix
 from keras_ctxrep.text.ngrams import KneserNey
 from keras_ctxrep.text.pretraining import (
     Masking,
@@ -39,75 +36,10 @@ from keras_ctxrep.text.tokens import split_words
 from keras_ctxrep.text.units import token_batch
 from keras_ctxrep.training import fit, pipeline
 
-if TYPE_CHECKING:
-    from keras_ctxrep.inference.model import Model
-
-__all__ = ["score", "score_sentences"]
+__all__ = ["score_sentences"]
 
 
-@keywords(Scoring)
-def score(
-    folder: "str | Path | Model",
-    data: Data,
-    batch_size: int = 32,
-    carry_state: bool = False,
-    predictions: str | Path | None = None,
-    *,
-    options: Scoring,
-) -> dict:
-    """The metrics of a model on held-out data.
-
-    A task model or an encoder: those of `tasks.Task.evaluate`, on labelled examples. A biLM: full-softmax perplexity
-    forward, backward and exp of the mean of both losses, over all words and sentence ends of a text. A language model
-    in one direction: perplexity over tokens and ends of lines, through which the state is carried from the first to the
-    last, the same per word, and bits per character. With `compare_ngram`, beside them the figures of interpolated
-    modified Kneser-Ney n-grams (Chen & Goodman 1999) of the same tokens, counted in that text line by line. A BERT
-    pretrainer: MLM and NSP accuracy, on text, 15% of whose pieces are masked one by one however it was trained.
-
-    Args:
-        folder: a model folder, or of a task model also a SavedModel or a .tflite file; or a `Model`, with its present
-            weights.
-        data: labelled examples for a task model, as in `reading.read`; a text file for a language model.
-        batch_size: texts computed together; no figure depends on it, but with `carry_state`.
-        carry_state: a biLM: carry the state through the text in `batch_size` streams, as in training with `unroll` and
-            in bilm-tf; else every sentence is scored by itself.
-        predictions: FILE.jsonl to write the predictions to, one object a line, in the order of the examples: the
-            answer, with its "source", "text", "pair" if there is one, and "expected".
-        options: or its fields as keywords; `compare_ngram` and `order` are for a language model, the others for a task
-            model. Columns that it was trained from need not be named;
-            malformed examples are left out and counted under "skipped" with `skip_bad`.
-
-    Returns: of a task model {"examples": how many, "metric": the name of the main metric, all metrics
-        by name, "f1_of": the label that "f1" is of, where there is one, "interval": its 95% bootstrap interval,
-        "table": rows of text or None, "by_label": of a classifier rows of text, "worst": the examples that were
-        answered worst, each {"source", "input", "expected", "answer"}, with "texts", both texts of a pair, and
-        "confidence" where they exist}.
-
-    Raises:
-        ValueError: the data is malformed or does not fit the model's task.
-    """
-    name, engine = (folder, open_model(folder)) if isinstance(folder, str | Path) else (str(folder), folder.engine)
-    engine, bundle = engine if engine.exported else engine.keras, engine.bundle
-    _check_counts(name, bundle, options)
-    if engine.exported and (bundle.task not in tasks.SERVED or carry_state):
-        raise ValueError(f"{name}: an export of the task {bundle.task!r}: score the model folder it is of")
-    if carry_state and bundle.task not in _CARRYING:
-        raise ValueError(f"{name}: its task is {bundle.task!r}; carry_state is of a biLM")
-    if bundle.task in tasks.SERVED:
-        predictor = Predictor(bundle, engine.answer.runner, batch_size)
-        return _score_task(predictor, data, predictions, options)
-    if predictions or replace(options, compare_ngram=None, order=Scoring.order) != Scoring():
-        raise ValueError(f"{name}: its task is {bundle.task!r}; columns, skip_bad and predictions are for task models")
-    if not isinstance(data, str | Path):
-        raise ValueError(f"{name}: its task is {bundle.task!r}; give a text file")
-    if suffix(Path(data)) in TABLES:
-        raise ValueError(f"{data}: rows of a table, and a {bundle.task} is scored on running text, a sentence a line")
-    score_text = _CARRYING[bundle.task] if carry_state else _PRETRAINING[bundle.task]
-    figures = score_text(engine.keras.model, bundle, data, batch_size)
-    return figures if options.compare_ngram is None else figures | _score_counts(bundle, data, figures, options)
-
-
-def _check_counts(folder: str | Path, bundle: Bundle, options: Scoring) -> None:
+def check_counts(folder: str | Path, bundle: Bundle, options: Scoring) -> None:
     """Raises a ValueError where n-grams are asked for beside a model that predicts no text from its left side."""
     if bundle.task not in ("causal_language_model", "language_model"):
         for name in ("compare_ngram", "order"):
@@ -117,7 +49,7 @@ def _check_counts(folder: str | Path, bundle: Bundle, options: Scoring) -> None:
         raise ValueError(f"order={options.order}: of the n-grams of compare_ngram; give the text that they count")
 
 
-def _score_counts(bundle: Bundle, data: str | Path, figures: dict, options: Scoring) -> dict:
+def score_counts(bundle: Bundle, data: str | Path, figures: dict, options: Scoring) -> dict:
     """The figures of n-grams over the tokens that a language model predicts, unknown ones and ends of lines too."""
     features = bundle.tokens
 
@@ -165,7 +97,7 @@ def _perplexities(rows: Iterable[tuple], data: str | Path) -> dict:
     }
 
 
-def _score_task(predictor: Predictor, data: Data, predictions: str | Path | None, options: Scoring) -> dict:
+def score_task(predictor: Predictor, data: Data, predictions: str | Path | None, options: Scoring) -> dict:
     if options.positive is not None:
         bundle = tasks.with_positive(predictor.bundle, options.positive)
         predictor = Predictor(bundle, predictor.runner, predictor.batch_size)
@@ -251,7 +183,7 @@ def score_sentences(
     """
     check_sentences(sentences)
     model, bundle = saving.load(zoo.find(folder))
-    if bundle.task not in _CARRYING:
+    if bundle.task not in CARRYING:
         raise ValueError(f"{folder}: its task is {bundle.task!r}; sentences are scored by an ELMo language model")
     return _sentence_scores(model, bundle, sentences, batch_size)
 
@@ -320,9 +252,9 @@ def _score_causal_model(model, bundle: Bundle, data: str | Path, batch_size: int
 
 
 # pretraining task -> its scoring function on text; and the one that carries the state
-_PRETRAINING = {
+PRETRAINING = {
     "language_model": _score_language_model,
     "pretrainer": _score_pretrainer,
     "causal_language_model": _score_causal_model,
 }
-_CARRYING = {"language_model": _score_carrying}
+CARRYING = {"language_model": _score_carrying}

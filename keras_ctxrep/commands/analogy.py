@@ -1,0 +1,41 @@
+"""`ctxrep analogy`: what is to C as A is to B, by static word vectors."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_ctxrep.commands.command import Command, argument
+from keras_ctxrep.commands.printing import print_line, print_scored
+
+__all__ = ["Analogy"]
+
+
+@dataclass(frozen=True)
+class Analogy(Command[list[tuple[str, float]]]):
+    """What is to C as A is to B, by static word vectors.
+
+    Prints the words nearest to A - B + C, such as king - man + woman. The three words themselves are left out.
+
+    Returns: words and the cosines of their vectors.
+
+    Raises:
+        ValueError: a word has no vector, or the model is of another family.
+    """
+
+    folder: str | Path = argument("a model folder of static word vectors", model=True)
+    a: str = argument("the word to start from, king", metavar="A")
+    b: str = argument("taken from it, man", metavar="B")
+    c: str = argument("added, woman", metavar="C")
+    k: int = argument("how many", 10, "-k", above=0, metavar="N")
+    json: bool = argument("print one JSON array", False, "--json")
+
+    def run(self) -> list[tuple[str, float]]:
+        from keras_ctxrep.recipes.word_vectors import WordTable
+
+        return WordTable(self.folder).analogy(self.a, self.b, self.c, self.k)
+
+    def show(self, result: list[tuple[str, float]]) -> None:
+        if self.json:
+            print_line(json.dumps(result, ensure_ascii=False))
+        else:
+            print_scored(result)

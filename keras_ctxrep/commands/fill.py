@@ -1,0 +1,58 @@
+"""`ctxrep fill`: the words that a BERT expects in the place of [MASK]."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_ctxrep.commands.command import argument
+from keras_ctxrep.commands.work.answering import Answering
+
+__all__ = ["Fill"]
+
+
+@dataclass(frozen=True)
+class Fill(Answering):
+    """The words that a BERT expects in the place of [MASK].
+
+    ctxrep fill bert "Deep learning [MASK] fun."
+
+    Each mask by itself; a piece that begins with ## goes on with the word before it.
+
+    Returns: each text with its masks, as in `Model.fill`.
+
+    Raises:
+        ValueError: another model, or a text without a mask.
+    """
+
+    folder: str | Path = argument(
+        "a BERT with its masked language model: a model folder, a name of the zoo, or a .tflite file of `ctxrep tflite "
+        "--fill`",
+        model=True,
+    )
+    text: str | None = argument(
+        "a text with one [MASK] or more (default: the lines of --input)", None, nargs="?", metavar="TEXT"
+    )
+    top: int = argument("pieces for each mask", 5, "--top", above=0, metavar="N")
+
+    def needs_tensorflow(self) -> bool:
+        return not str(self.folder).endswith(".tflite")
+
+    def open(self) -> Callable[[list[str]], Iterable[Any]]:
+        from keras_ctxrep.inference.model import load
+
+        model = load(self.folder)
+        return lambda texts: model.fill(texts, self.top)
+
+    def content(self, text: str, answer: Any) -> dict[str, Any]:
+        return {"text": text, "masks": [[each._asdict() for each in pieces] for pieces in answer]}
+
+    def lines(self, answer: Any) -> list[str]:
+        shown = []
+        for number, pieces in enumerate(answer, 1):
+            shown += [f"mask {number}"] if len(answer) > 1 else []
+            longest = max(len(piece) for piece, _ in pieces)
+            shown += [
+                f"{chance:7.2%}  {piece:{longest}}  {'█' * round(30 * chance)}".rstrip() for piece, chance in pieces
+            ]
+        return shown

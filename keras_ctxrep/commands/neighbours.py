@@ -1,0 +1,76 @@
+"""`ctxrep neighbours`: the nearest neighbours of a word, in context or of static vectors."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_ctxrep.commands.command import FOLDER, Command, Usage, argument
+from keras_ctxrep.commands.printing import print_line, print_scored, read_sentences
+
+__all__ = ["Neighbours"]
+
+
+@dataclass(frozen=True)
+class Neighbours(Command[list | dict]):
+    """Nearest neighbours of a word, in context or of static vectors.
+
+    One sentence a line in; the words with the nearest vectors out, in their sentences. Every word is
+    compared.
+
+      ctxrep neighbours MODEL --word bank --input text.txt
+      ctxrep neighbours VECTORS river soup
+
+    Returns: in context those of `plots.words.neighbours`; of static vectors each word with its neighbours.
+
+    Raises:
+        ValueError: a word is not in the text, or has no vector.
+    """
+
+    folder: str | Path = argument(FOLDER, model=True)
+    words: Sequence | None = argument(
+        "static vectors: words, compared with the whole vocabulary", None, nargs="*", metavar="WORD"
+    )
+    word: str | None = argument("the word in context", None, "--word", metavar="WORD")
+    input: str | None = argument("a text file, or - for standard input", None, "--input", metavar="FILE")
+    sentence: str | None = argument(
+        "a sentence with the word (default: the first one in the text)", None, "--sentence", metavar="TEXT"
+    )
+    k: int = argument("how many", 10, "-k", above=0, metavar="N")
+    layer: str | None = argument(
+        "which vectors (default: the trained mix, else the top)", None, "--layer", choices=("top", "mix", "mean")
+    )
+    json: bool = argument("print one JSON array", False, "--json")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if bool(self.words) == bool(self.word):
+            raise Usage("give WORD ... of static vectors, or --word in the sentences of --input")
+        for name in ("sentence", "layer"):
+            if self.words and getattr(self, name):
+                raise Usage(f"leave out --{name}: static vectors have no context")
+
+    def run(self) -> list | dict:
+        if self.words:
+            from keras_ctxrep.recipes.word_vectors import WordTable
+
+            vectors = WordTable(self.folder)
+            return {word: vectors.neighbours(word, self.k) for word in self.words}
+        from keras_ctxrep.plots import words
+
+        sentences = read_sentences(self.input or "-")
+        return words.neighbours(self.folder, str(self.word), sentences, self.k, self.sentence, self.layer)
+
+    def show(self, result: list | dict) -> None:
+        if self.json:
+            print_line(json.dumps(result, ensure_ascii=False))
+        elif isinstance(result, dict):
+            for word, neighbours in result.items():
+                if len(result) > 1:
+                    print_line(word)
+                print_scored(neighbours)
+        else:
+            from keras_ctxrep.plots import words
+
+            print_line(words.concordance(result, shutil.get_terminal_size().columns))

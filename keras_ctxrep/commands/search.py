@@ -1,0 +1,85 @@
+"""`ctxrep search`: texts in an index that are near to a query."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keras_ctxrep import options
+from keras_ctxrep.commands.command import ENCODER, argument
+from keras_ctxrep.commands.work.answering import Answering
+
+if TYPE_CHECKING:
+    from keras_ctxrep.text.search import Encoder, Index
+
+__all__ = ["Search", "open_index"]
+
+
+@dataclass(frozen=True)
+class Search(options.FolderEngine, Answering):
+    """Look for texts in an index by their meaning.
+
+    Prints rank, cosine, id and text of the nearest rows. Without TEXT the lines of standard input are looked
+    for, on a terminal one after the other. The encoder is the one that made the index; the same model as a
+    .tflite file or SavedModel may stand in for it.
+
+    Returns: each query with its hits, as in `text.search.Index.search`.
+
+    Raises:
+        ValueError: as in `open_index`, or a query has no words.
+    """
+
+    index: str | Path = argument("the folder of an index", metavar="INDEX")
+    text: str | None = argument("the text to look for (default: the lines of --input)", None, nargs="?", metavar="TEXT")
+    top: int = argument("hits of each query", 10, "--top", above=0, metavar="N")
+    exact: bool = argument("compare every row, even if the index has a graph", False, "--exact")
+    encoder: str | Path | None = argument(
+        f"{ENCODER} (default: the one that made the index)", None, "--encoder", model=True, metavar="MODEL"
+    )
+
+    def needs_tensorflow(self) -> bool:
+        return not (self.encoder is None or str(self.encoder).endswith(".tflite") or self.engine == options.AUTO)
+
+    def open(self) -> Callable[[list[str]], Iterable[Any]]:
+        index = open_index(self.index, self.encoder, self.engine)
+        return lambda queries: index.search(queries, self.top, self.exact)
+
+    def content(self, text: str, answer: Any) -> dict[str, Any]:
+        return {"query": text, "hits": [{"rank": rank, **hit_content(hit)} for rank, hit in enumerate(answer, 1)]}
+
+    def lines(self, answer: Any) -> list[str]:
+        return [f"{rank:>3}  {hit.score:6.3f}  {hit.id:<8}  {hit.text}" for rank, hit in enumerate(answer, 1)]
+
+
+def hit_content(hit: Any) -> dict[str, Any]:
+    """A hit as JSON has it."""
+    return {"score": round(hit.score, 6)} | {name: getattr(hit, name) for name in ("id", "text", "source", "fields")}
+
+
+def open_index(
+    folder: str | Path, encoder: "str | Path | Encoder | None" = None, engine: str = options.KERAS
+) -> "Index":
+    """Opens an index, and its encoder.
+
+    Args:
+        folder: of the index.
+        encoder: as in `index` (default: the one that made it, where it was then).
+        engine: of the encoder's folder, as in `inference.model.load`; "auto" encodes a query that comes alone without
+            TensorFlow.
+
+    Raises:
+        ValueError: there is no index, it is damaged, or its encoder is another one or no longer there.
+    """
+    from keras_ctxrep.checks import printable
+    from keras_ctxrep.inference.model import load
+    from keras_ctxrep.text import index_files
+    from keras_ctxrep.text.search import Index
+
+    if encoder is None:
+        name = index_files.manifest_of(folder).encoder.get("name")
+        if not isinstance(name, str):
+            raise ValueError(f"{folder}: it does not say which encoder made it; give it with --encoder")
+        if not Path(name).exists():
+            raise ValueError(f"{folder}: its encoder, {printable(name)}, is not there; say with --encoder where it is")
+        encoder = name
+    return Index.open(folder, load(encoder, engine=engine) if isinstance(encoder, str | Path) else encoder)

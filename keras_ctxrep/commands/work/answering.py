@@ -1,0 +1,94 @@
+"""Commands that answer a text, or each line of their input."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from keras_ctxrep.checks import printable
+from keras_ctxrep.commands.command import Command, Usage, argument
+from keras_ctxrep.commands.printing import print_error, print_line, read_sentences
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answering(Command[Iterator[tuple[str, Any]]]):
+    """A command that answers its argument `text`, or each line of the input; on a terminal as they are typed."""
+
+    input: str | None = argument("a line each, or - for standard input (the default)", None, "--input", metavar="FILE")
+    json: bool = argument("print one JSON object a line for each text", False, "--json")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self._text is not None and self.input is not None:
+            raise Usage("give either TEXT or --input")
+
+    def open(self) -> Callable[[list[str]], Iterable[Any]]:
+        """Opens the model, and returns the function from texts to their answers."""
+        raise NotImplementedError
+
+    def content(self, text: str, answer: Any) -> dict[str, Any]:
+        """A text and its answer as JSON has them."""
+        raise NotImplementedError
+
+    def lines(self, answer: Any) -> list[str]:
+        """What is printed of an answer."""
+        raise NotImplementedError
+
+    def run(self) -> Iterator[tuple[str, Any]]:
+        return self._answered(self.open())
+
+    def show(self, result: Iterator[tuple[str, Any]]) -> None:
+        for text, answer in result:
+            if self.json:
+                print_line(json.dumps(self.content(text, answer), ensure_ascii=False))
+                continue
+            if self._text is None and not self._typed:
+                print_line(f"# {text}")
+            for line in self.lines(answer):
+                print_line(_clipped(line))
+
+    @property
+    def _text(self) -> str | None:
+        return vars(self)["text"]
+
+    @property
+    def _typed(self) -> bool:
+        return self.input in (None, "-") and sys.stdin.isatty()
+
+    def _answered(self, answer: Callable[[list[str]], Iterable[Any]]) -> Iterator[tuple[str, Any]]:
+        if self._text is not None:
+            if not self._text.strip():
+                raise ValueError("the text is empty")
+            yield from zip([self._text], answer([self._text]), strict=True)
+            return
+        texts = filter(str.strip, self._prompted() if self._typed else read_sentences(self.input or "-"))
+        count = 0
+        while part := list(islice(texts, 1 if self._typed else 64)):
+            count += len(part)
+            try:
+                yield from zip(part, answer(part), strict=True)
+            except ValueError as error:
+                if not self._typed:
+                    raise
+                print_error(f"ctxrep: {error}")
+        if not count and not self._typed:
+            raise ValueError(f"{self.input or 'standard input'}: no text in it")
+
+    def _prompted(self) -> Iterator[str]:
+        """Lines that are typed, to the end of the input."""
+        while True:
+            print(f"{type(self).__name__.lower()}> ", end="", file=sys.stderr, flush=True)
+            if not (line := sys.stdin.readline()):
+                print(file=sys.stderr)
+                return
+            yield line.rstrip("\r\n")
+
+
+def _clipped(line: str) -> str:
+    """A line on one line of the terminal; elsewhere it is whole."""
+    line = printable(line.replace("\t", " ").replace("\n", " "), float("inf"))
+    width = shutil.get_terminal_size().columns
+    return line if len(line) <= width or not sys.stdout.isatty() else f"{line[: width - 3]}..."
