@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "export"), str(ROOT / "tflite")]
 os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", "COLUMNS": "100"}
 
 from keras_ctxrep import __version__  # noqa: E402
-from keras_ctxrep.cli.main import COMMANDS, main  # noqa: E402
+from keras_ctxrep.cli.main import COMMANDS, Group, main  # noqa: E402
 from keras_ctxrep.zoo.entries import ENTRIES  # noqa: E402
 
 project = "keras_ctxrep"
@@ -84,9 +84,9 @@ def generated(app, page: str, source: list[str]) -> None:
     """Adds the help of every command, and the table of models, to their pages."""
     if page == "reference/commands":
         for name, command in COMMANDS.items():
-            kinds = (
-                [["--corpus", "FILE"], ["--static"]] if command.choose else [[family] for family in command.kinds or ()]
-            )
+            kinds = [[kind] for kind in command.kinds] if isinstance(command, Group) else []
+            if isinstance(command, Group) and command.choose:
+                kinds = [["--corpus", "FILE"], ["--static"]]
             for words in ([name], *([name, *kind] for kind in kinds)):
                 with redirect_stdout(StringIO()) as printed, suppress(SystemExit):
                     main([*words, "--help"])

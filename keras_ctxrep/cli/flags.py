@@ -295,20 +295,9 @@ def label_weight(text: str) -> list[tuple[str, float]] | str:
         raise argparse.ArgumentTypeError(f"{text}: write LABEL=X with a number, e.g. {label or 'yes'}=2.5") from None
 
 
-def options_of(kind: type[T], args: argparse.Namespace) -> T:
-    """The options of a dataclass from the arguments; those not given keep their defaults."""
-    return kind(**values_of(kind, args))
-
-
-def values_of(kind: type[Options], args: argparse.Namespace) -> dict[str, Any]:
-    """The options of a dataclass that were given, by name."""
-    values = {entry.name: getattr(args, entry.name, None) for entry in fields(kind)}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def given(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments as keywords of the function behind a command; arguments not given keep their defaults."""
     return {name: value for name, value in vars(args).items() if name not in _OWN and value is not None}
 
 
-_OWN = ("command", "run", "debug", "config", "models", "files")
+_OWN = ("command", "kind", "parser", "debug", "config", "models", "files")

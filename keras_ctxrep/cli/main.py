@@ -7,14 +7,12 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from keras_ctxrep.cli.command import Command, Kind, subcommand, subcommands
-from keras_ctxrep.cli.flags import Flags, first_positional, read_config
-from keras_ctxrep.commands import COMMANDS as DECLARED
-from keras_ctxrep.commands import distill, prepare, pretrain
-from keras_ctxrep.commands.command import Usage
+from keras_ctxrep.cli.flags import Flags, first_positional, given, read_config
+from keras_ctxrep.commands import COMMANDS
+from keras_ctxrep.commands.command import Command, Group, Usage, help_of
 from keras_ctxrep.commands.printing import print_error
 from keras_ctxrep.inference.silence import end_silently, leave_out_unused, start_tensorflow
 from keras_ctxrep.options import LEARNED
@@ -32,18 +30,6 @@ Contextual text representations in Keras, from raw text to TF Serving and to the
   ctxrep tflite mine --quantize dynamic --out mine.tflite                 a file for phones and boards
   echo "Some text" | ctxrep predict mine.tflite                           answers, without TensorFlow
 """
-
-
-COMMANDS = {
-    "pretrain": subcommands(pretrain.HELP, pretrain.DESCRIPTION, pretrain.KINDS),
-    "prepare": subcommands(prepare.HELP, prepare.DESCRIPTION, prepare.KINDS),
-    "train": subcommand(DECLARED["train"]),
-    "glue": subcommand(DECLARED["glue"]),
-    "distill": subcommands(
-        distill.HELP, distill.DESCRIPTION, distill.KINDS, choose=distill.kind_of, reasons=distill.FOREIGN
-    ),
-}
-COMMANDS |= {name: subcommand(declared) for name, declared in DECLARED.items() if name not in COMMANDS}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -69,81 +55,88 @@ def parser(name: str | None = None, family: str | None = None) -> tuple[argparse
     subparsers: Any = main.add_subparsers(dest="command", required=True, metavar="COMMAND")
     flags = None
     for command_name, command in COMMANDS.items():
-        sub = _add_parser(subparsers, command_name, command)
-        sub.set_defaults(run=command.run)
-        if command.flags is not None:
-            _add_common_flags(sub, command)
+        if not isinstance(command, Group):
+            sub = _add_parser(subparsers, command_name, *help_of(command), command)
             if command_name == name:
-                flags = _flags(sub, command.flags)
-        elif command.kinds is not None and command.choose is not None:
-            _add_common_flags(sub, command)
+                sub.description, flags = command.description(), _flags(sub, command)
+        elif command.choose is not None:
+            kind = family if command_name == name and family else next(iter(command.kinds))
+            sub = _add_parser(subparsers, command_name, command.help, command.description, command.kinds[kind][0])
             if command_name == name:
-                kind = family or next(iter(command.kinds))
-                sub.set_defaults(family=kind)
-                flags = _flags(sub, command.kinds[kind].flags)
-                flags.foreign, flags.reasons = _foreign(command.kinds, flags), (command.reasons or {})[kind]
-        elif command.kinds is not None and command_name == name:
+                flags = _flags(sub, command.kinds[kind][0])
+                flags.foreign, flags.reasons = _foreign(command, flags), command.reasons[kind]
+        else:
+            sub = _add_parser(subparsers, command_name, command.help, command.description)
             families: Any = sub.add_subparsers(dest="family", required=True, metavar="FAMILY", title="families")
-            for kind_name, kind in command.kinds.items():
-                of_kind = _add_parser(families, kind_name, kind)
-                _add_common_flags(of_kind, command)
+            for kind_name, (kind, *text) in command.kinds.items() if command_name == name else ():
+                of_kind = _add_parser(families, kind_name, *text, kind)
                 if kind_name == family:
-                    flags = _flags(of_kind, kind.flags, {"family": kind_name})
-                    flags.foreign = _foreign(command.kinds, flags)
+                    flags = _flags(of_kind, kind, kind_name)
+                    flags.foreign = _foreign(command, flags)
     return main, flags
 
 
-def _add_parser(subparsers: Any, name: str, described: Command | Kind) -> argparse.ArgumentParser:
-    return subparsers.add_parser(
+def _add_parser(
+    subparsers: Any, name: str, help: str, description: str, command: type[Command] | None = None
+) -> argparse.ArgumentParser:
+    sub = subparsers.add_parser(
         name,
-        help=described.help,
-        description=described.description,
+        help=help,
+        description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    if command is not None:
+        sub.set_defaults(kind=command)
+        sub.add_argument("--debug", action="store_true", help="print the whole traceback of an error")
+        if command.configurable:
+            help = "options from a file, or from the run.json of a model folder"
+            sub.add_argument("--config", metavar="FILE.yaml", help=help)
+    return sub
 
 
-def _add_common_flags(sub: argparse.ArgumentParser, command: Command) -> None:
-    sub.add_argument("--debug", action="store_true", help="print the whole traceback of an error")
-    if command.configurable:
-        sub.add_argument(
-            "--config", metavar="FILE.yaml", help="options from a file, or from the run.json of a model folder"
-        )
-
-
-def _flags(
-    sub: argparse.ArgumentParser, add: Callable[[Flags], None], chosen: Mapping[str, str] | None = None
-) -> Flags:
-    """The flags of a subcommand, which are added to its parser."""
-    flags = Flags(sub, chosen or {})
-    add(flags)
+def _flags(sub: argparse.ArgumentParser, command: type[Command], family: str | None = None) -> Flags:
+    """The flags of a command, which are added to its parser."""
+    flags = Flags(sub, {} if family is None else {"family": family})
+    without, defaults = command.without(family), command.defaults(family)
+    flags.add_options(command, without=without, defaults=defaults, family=family)
+    for prefix, options in command.of_tasks().items():
+        flags.add_options(options, prefix=prefix, group="task")
     flags.shorten_usage()
-    sub.set_defaults(models=flags.models, files=flags.files)
+    sub.set_defaults(models=flags.models, files=flags.files, parser=sub)
     return flags
 
 
-def _flags_of_kinds(kinds: Mapping[str, Kind]) -> dict[str, Flags]:
-    return {family: _flags(argparse.ArgumentParser(), kind.flags) for family, kind in kinds.items()}
+def _flags_of_kinds(group: Group) -> dict[str, Flags]:
+    return {name: _flags(argparse.ArgumentParser(), kind, name) for name, (kind, *_) in group.kinds.items()}
 
 
-def _foreign(kinds: Mapping[str, Kind], own: Flags) -> dict[str, dict[str, Any]]:
+def _foreign(group: Group, own: Flags) -> dict[str, dict[str, Any]]:
     """The options of a command that other kinds than this one have, see `Flags.foreign`."""
     options: dict[str, dict[str, Any]] = {}
-    for family, flags in _flags_of_kinds(kinds).items():
+    for family, flags in _flags_of_kinds(group).items():
         for name, default in flags.defaults().items():
             options.setdefault(name, {})[family] = default
     return {name: owners for name, owners in options.items() if name not in own.defaults()}
 
 
+def _made(args: argparse.Namespace) -> Command:
+    """The command of the arguments."""
+    values = given(args)
+    if "family" not in args.kind.__dataclass_fields__:
+        values.pop("family", None)
+    return args.kind.from_flags(values)
+
+
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     name = next((word for word in argv if not word.startswith("-")), None)
     command, family = COMMANDS.get(str(name)), None
-    if command is not None and command.choose is not None:
+    if isinstance(command, Group) and command.choose is not None:
         family = command.choose(_option_names(argv))
-    elif command is not None and command.kinds:
-        argv, family = _family_first(argv, str(name), command.kinds)
+    elif isinstance(command, Group):
+        argv, family = _family_first(argv, str(name), command)
     main, flags = parser(name, family)
-    if flags is not None and command is not None and command.configurable:
+    if flags is not None and flags.parser.get_default("kind").configurable:
         config = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         config.add_argument("--config")
         path = config.parse_known_args(argv)[0].config
@@ -175,12 +168,12 @@ def _option_names(argv: Sequence[str]) -> set[str]:
     return {word.removeprefix("--") for word in words if word.startswith("--")} | {*configured}
 
 
-def _family_first(argv: Sequence[str], name: str, kinds: Mapping[str, Kind]) -> tuple[list[str], str | None]:
+def _family_first(argv: Sequence[str], name: str, group: Group) -> tuple[list[str], str | None]:
     """The arguments with the family right after the command's name, and the family; it may stand among the flags."""
     begin = argv.index(name) + 1
     before, words = [*argv[:begin]], [*argv[begin:]]
     if not words or words[0].startswith("-"):
-        takes = {flag: count for flags in _flags_of_kinds(kinds).values() for flag, count in flags.takes().items()}
+        takes = {flag: count for flags in _flags_of_kinds(group).values() for flag, count in flags.takes().items()}
         index = first_positional(words, takes | {"--config": None})
         if index is None:  # none that argparse could take for the family
             return before + [word for word in words if word in ("-h", "--help")], None
@@ -201,18 +194,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = _parse(argv)
         _check_files(args)
         _find_published(args)
-        if COMMANDS[args.command].tensorflow(args):
+        command = _made(args)
+        if command.needs_tensorflow():
             start_tensorflow()
         config = getattr(args, "config", None) or ""
         if os.path.isdir(config) or os.path.basename(config) == "run.json":
             from keras_ctxrep.training.runs import options_from_run
 
             options_from_run(config)  # which warns of files that have changed
-        args.run(args)
+        command.main()
         return 0
     except Usage as error:
-        name = args.command if args.command in {*DECLARED, "pretrain", "prepare", "distill"} else None
-        (_parser_of(name) if name else parser()[0]).error(str(error))
+        args.parser.error(str(error))
     except BrokenPipeError:  # the reader of the output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -230,12 +223,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------- details
-
-
-def _parser_of(name: str) -> argparse.ArgumentParser:
-    flags = parser(name)[1]
-    assert flags is not None
-    return flags.parser
 
 
 # module -> what installs it; else "tf"

@@ -1,9 +1,10 @@
 """The commands: one file each, which the command line, and the functions of `keras_ctxrep.recipes`, are made from."""
 
+from keras_ctxrep.commands import distill, prepare, pretrain
 from keras_ctxrep.commands.analogy import Analogy
 from keras_ctxrep.commands.ask import Ask
 from keras_ctxrep.commands.client import Client
-from keras_ctxrep.commands.command import Command
+from keras_ctxrep.commands.command import Command, Group
 from keras_ctxrep.commands.compare import Compare
 from keras_ctxrep.commands.convert import Convert
 from keras_ctxrep.commands.demo import Demo
@@ -23,9 +24,12 @@ from keras_ctxrep.commands.tflite import Tflite
 from keras_ctxrep.commands.train import Train
 from keras_ctxrep.commands.zoo import Zoo
 
-COMMANDS: dict[str, type[Command]] = {
+COMMANDS: dict[str, type[Command] | Group] = {
+    "pretrain": pretrain.GROUP,
+    "prepare": prepare.GROUP,
     "train": Train,
     "glue": Glue,
+    "distill": distill.GROUP,
     "score": Score,
     "embed": Embed,
     "analogy": Analogy,
@@ -35,14 +39,14 @@ COMMANDS: dict[str, type[Command]] = {
     "index": Index,
     "search": Search,
     "ask": Ask,
+    "convert": Convert,
     "zoo": Zoo,
     "serve": Serve,
-    "predict": Predict,
-    "client": Client,
-    "demo": Demo,
-    "convert": Convert,
     "export": Export,
     "tflite": Tflite,
+    "predict": Predict,
     "generate": Generate,
+    "client": Client,
     "compare": Compare,
+    "demo": Demo,
 }

@@ -77,6 +77,24 @@ class Command(Options, Generic[R]):
         return True
 
 
+@dataclass(frozen=True)
+class Group:
+    """A command of several kinds, each of which is a command: `ctxrep NAME KIND`.
+
+    Attributes:
+        help, description: of it.
+        kinds: name -> (command, help, description).
+        choose: function from the names of the options that are given to the kind, which is then not named; or None.
+        reasons: with `choose`: kind -> other kind -> why its options are to be left out.
+    """
+
+    help: str
+    description: str
+    kinds: Mapping[str, tuple[type[Command], str, str]]
+    choose: Callable[[Collection[str]], str] | None = None
+    reasons: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
 def argument(
     help: str, default: Any = MISSING, flag: str | None = None, kw_only: Any = MISSING, **metadata: Any
 ) -> Any:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from keras_ctxrep.commands.command import Command, Usage, argument, function, in_python
+from keras_ctxrep.commands.command import Command, Group, Usage, argument, function, in_python
 from keras_ctxrep.commands.pretrain import MINUTES, ShowsLength, model_folder, text_files
 from keras_ctxrep.commands.printing import print_error, print_evaluation
 from keras_ctxrep.commands.train import DEV, DEV_HELP, Finetunes, file_or_fraction
@@ -180,6 +180,7 @@ def kind_of(given: Collection[str]) -> str:
     return next((kind for kind in ("static", "corpus") if kind in given), "data")
 
 
+GROUP = Group(HELP, DESCRIPTION, KINDS, kind_of, FOREIGN)
 distill = function(Distill, "distill")
 distill_encoder = function(DistillEncoder, "distill_encoder")
 distill_static = function(DistillStatic, "distill_static")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from keras_ctxrep.commands.command import Command, argument, function, in_python
+from keras_ctxrep.commands.command import Command, Group, argument, function, in_python
 from keras_ctxrep.commands.pretrain import text_files
 from keras_ctxrep.commands.printing import print_line
 from keras_ctxrep.options import Preparation
@@ -67,4 +67,5 @@ KINDS = {
     "elmo": (Prepare, "sentences split into words, for `ctxrep pretrain elmo --corpus FOLDER`", DESCRIPTION),
     "bert": (Prepare, "pairs of segments with their masks, for `ctxrep pretrain bert --corpus FOLDER`", DESCRIPTION),
 }
+GROUP = Group(HELP, DESCRIPTION, KINDS)
 prepare = function(Prepare, "prepare")

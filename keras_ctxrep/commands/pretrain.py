@@ -5,7 +5,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from keras_ctxrep.commands.command import Command, argument, function, in_python
+from keras_ctxrep.commands.command import Command, Group, argument, function, in_python
 from keras_ctxrep.commands.printing import print_evaluation, print_line
 from keras_ctxrep.options import Pretraining, StaticPretraining
 
@@ -167,5 +167,6 @@ KINDS = {
         ),
     ),
 }
+GROUP = Group(HELP, DESCRIPTION, KINDS)
 pretrain = function(Pretrain, "pretrain")
 pretrain_static = function(PretrainStatic, "pretrain_static")
