@@ -5,25 +5,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keras_ctxrep.commands.ask import ask
+from keras_ctxrep.commands.compare import compare
+from keras_ctxrep.commands.convert import convert
+from keras_ctxrep.commands.distill import distill, distill_encoder, distill_static
+from keras_ctxrep.commands.embed import embed
+from keras_ctxrep.commands.export import export
+from keras_ctxrep.commands.generate import generate
+from keras_ctxrep.commands.glue import glue
+from keras_ctxrep.commands.index import index
+from keras_ctxrep.commands.predict import predict
+from keras_ctxrep.commands.prepare import prepare
+from keras_ctxrep.commands.pretrain import pretrain, pretrain_static
+from keras_ctxrep.commands.score import score
+from keras_ctxrep.commands.search import open_index
+from keras_ctxrep.commands.tflite import tflite
+from keras_ctxrep.commands.train import finetune
 from keras_ctxrep.deprecated import move_modules
 
 if TYPE_CHECKING:
-    from keras_ctxrep.commands.ask import ask
-    from keras_ctxrep.commands.compare import compare
-    from keras_ctxrep.commands.convert import convert
-    from keras_ctxrep.commands.distill import distill, distill_encoder, distill_static
-    from keras_ctxrep.commands.embed import embed
-    from keras_ctxrep.commands.export import export
-    from keras_ctxrep.commands.generate import generate
-    from keras_ctxrep.commands.glue import glue
-    from keras_ctxrep.commands.index import index
-    from keras_ctxrep.commands.predict import predict
-    from keras_ctxrep.commands.prepare import prepare
-    from keras_ctxrep.commands.pretrain import pretrain, pretrain_static
-    from keras_ctxrep.commands.score import score
-    from keras_ctxrep.commands.search import open_index
-    from keras_ctxrep.commands.tflite import tflite
-    from keras_ctxrep.commands.train import finetune
     from keras_ctxrep.commands.work.scoring import score_sentences
     from keras_ctxrep.recipes.sweeping import sweep
 
@@ -52,28 +52,9 @@ __all__ = [
     "tflite",
 ]
 
-_MODULES = {  # imported when a function is first used: predictions with a .tflite file need no TensorFlow
-    "ask": "keras_ctxrep.commands.ask",
-    "compare": "keras_ctxrep.commands.compare",
-    "convert": "keras_ctxrep.commands.convert",
-    "distill": "keras_ctxrep.commands.distill",
-    "distill_encoder": "keras_ctxrep.commands.distill",
-    "distill_static": "keras_ctxrep.commands.distill",
-    "embed": "keras_ctxrep.commands.embed",
-    "export": "keras_ctxrep.commands.export",
-    "finetune": "keras_ctxrep.commands.train",
-    "generate": "keras_ctxrep.commands.generate",
-    "glue": "keras_ctxrep.commands.glue",
-    "index": "keras_ctxrep.commands.index",
-    "open_index": "keras_ctxrep.commands.search",
-    "predict": "keras_ctxrep.commands.predict",
-    "prepare": "keras_ctxrep.commands.prepare",
-    "pretrain": "keras_ctxrep.commands.pretrain",
-    "pretrain_static": "keras_ctxrep.commands.pretrain",
-    "score": "keras_ctxrep.commands.score",
+_MODULES = {  # imported when the function is first used
     "score_sentences": "keras_ctxrep.commands.work.scoring",
     "sweep": "keras_ctxrep.recipes.sweeping",
-    "tflite": "keras_ctxrep.commands.tflite",
 }
 
 move_modules(
@@ -125,4 +106,4 @@ def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | Non
     for name, value in arguments.items():
         if isinstance(value, str) and IN_MEMORY in value:
             raise ValueError(f"{run}: its {name} were {value}; call `{command}` with them")
-    return __getattr__(command)(**arguments, out=out, report=report, **options)
+    return globals()[command](**arguments, out=out, report=report, **options)

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.checks import warn
+from keras_ctxrep.deprecated import moved
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import frozen
@@ -49,6 +50,8 @@ from keras_ctxrep.training.frozen import FrozenOutputs
 from keras_ctxrep.training.progress import evaluation_bar
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import choose, is_chief, lock_output, scope, several_workers
+
+__getattr__ = moved(__name__, "keras_ctxrep.commands.train")
 
 IN_MEMORY = "examples in memory"  # in the record of a run
 TOO_HIGH = 1000.0  # times the default learning rate, from which on a warning is due before the work

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from keras_ctxrep import zoo
 from keras_ctxrep.atomic import atomic_write, lock_folder, sha256
+from keras_ctxrep.deprecated import moved
 from keras_ctxrep.options import Preparation
 from keras_ctxrep.recipes import corpora
 from keras_ctxrep.text import bundle as bundles
@@ -25,6 +26,8 @@ from keras_ctxrep.training import shards
 from keras_ctxrep.training.runs import RunRecord
 from keras_ctxrep.training.shards import Maker, MaskedPairs, SplitSentences
 from keras_ctxrep.version import __version__
+
+__getattr__ = moved(__name__, "keras_ctxrep.commands.prepare")
 
 VALID = "valid.tfrecord"
 PAIRS, DOCUMENTS = 10_000, 1_000  # in the buffer that BERT's and a biLM's records are drawn from

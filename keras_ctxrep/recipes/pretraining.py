@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_ctxrep import saving, zoo
 from keras_ctxrep.checks import of_kind, warn
+from keras_ctxrep.deprecated import moved
 from keras_ctxrep.models import elmo, lm
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
@@ -29,6 +30,8 @@ from keras_ctxrep.text.unread import scripts_of
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import choose, is_chief, lock_output, scope
+
+__getattr__ = moved(__name__, "keras_ctxrep.commands.pretrain")
 
 BUFFER = 1_000_000  # sentences that are shuffled in memory: 100 MB of English text
 UNROLL = 35  # tokens per step of a language model in one direction, Zaremba et al. 2014
