@@ -184,7 +184,7 @@ def test_every_room_is_found():
         ("keras_ctxrep/text/files.py", "from keras_ctxrep import tasks", "tasks lies on floor 2, above floor 1"),
         ("keras_ctxrep/training/fit.py", "from keras_ctxrep import recipes", "recipes lies on floor 4, above floor 3"),
         (
-            "keras_ctxrep/recipes/scoring.py",
+            "keras_ctxrep/recipes/corpora.py",
             "from keras_ctxrep.cli import flags",
             "flags lies on floor 5, above floor 4",
         ),
