@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import MappingProxyType, NoneType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from keras_ctxrep.checks import check_value, kinds, read_json, read_yaml
 from keras_ctxrep.options import GROUPS, Options, nearest_option
 
-T = TypeVar("T", bound=Options)
 _METAVARS = {int: "N", float: "X"}
 _LONG = 12  # flags, from which on the usage lists the required ones alone
 
@@ -45,26 +44,6 @@ class Flags:
         """The names of all flags, each with its dashes."""
         return [flag for action in self._actions.values() for flag in action.option_strings]
 
-    def add(
-        self, flag: str, help: str, group: str | None = None, model: bool = False, writes: bool = False, **kwargs: Any
-    ) -> None:
-        """An argument, as in `ArgumentParser.add_argument`.
-
-        Args:
-            flag: its name.
-            help: one line.
-            group: of the help, one of `options.GROUPS`; None: what is shown first.
-            model: it is a model folder, or the name of a published model.
-            writes: it is a file that the command writes, so that it need not exist.
-            kwargs: as in `ArgumentParser.add_argument`.
-        """
-        action = (self._groups[group] if group else self.parser).add_argument(flag, help=help, **kwargs)
-        self._actions[action.dest] = action
-        if model:
-            self.models.append(action.dest)
-        elif str(action.metavar).startswith("FILE") and not writes:
-            self.files.append(action.dest)
-
     def add_options(
         self,
         options: type[Options],
@@ -80,7 +59,7 @@ class Flags:
             options: the dataclass.
             prefix: before the help texts.
             without: fields that get no flag.
-            group: of those that name none, as in `add`.
+            group: of the help, of those that name none; None: what is shown first.
             defaults: field -> its default in words, where another module decides it.
             family: of pretraining, whose options alone get flags.
         """
@@ -120,9 +99,13 @@ class Flags:
             else:
                 arguments |= {"dest": entry.name} if entry.name not in flag.replace("-", "_") else {}
                 arguments |= {"required": True} if entry.default is MISSING and details.get("required", True) else {}
-            kind = {name: details.get(name, False) for name in ("model", "writes")}
-            self.add(flag, help, details.get("group", group), **kind, default=None, **arguments)
+            parser = self._groups.get(details.get("group", group), self.parser)
+            self._actions[entry.name] = action = parser.add_argument(flag, help=help, default=None, **arguments)
             self._fields[entry.name] = entry
+            if details.get("model"):
+                self.models.append(entry.name)
+            elif str(action.metavar).startswith("FILE") and not details.get("writes"):
+                self.files.append(entry.name)
 
     def leave_out(self, name: str) -> str:
         """What is wrong with an option of other kinds of the command."""
@@ -133,8 +116,8 @@ class Flags:
         return f"leave out --{name.replace('_', '-')}: it is for {listed}, not for {', '.join(self.chosen.values())}"
 
     def defaults(self) -> dict[str, Any]:
-        """The defaults of all arguments, by name; None of those that are no options of a dataclass."""
-        return {name: self._fields[name].default if name in self._fields else None for name in self._actions}
+        """The defaults of all arguments, by name."""
+        return {name: entry.default for name, entry in self._fields.items()}
 
     def takes(self) -> dict[str, int | str | None]:
         """How many values each flag takes: None for one, "+" for some, 0."""
@@ -185,13 +168,12 @@ class Flags:
 
     def _configured(self, action: argparse.Action, name: str, value: Any) -> Any:
         """A value of a configuration file as the default of an argument; argparse parses strings."""
-        by_argparse = action.nargs is None and action.type not in (None, str)
-        if action.dest in self._fields:
+        by_argparse, entry = action.nargs is None and action.type not in (None, str), self._fields[action.dest]
+        if not entry.metadata.get("argument"):
             if isinstance(value, str) and action.nargs == "+" and action.type is str:
                 value = [value]
             if isinstance(value, str) and by_argparse:
                 return value
-            entry = self._fields[action.dest]
             return check_value(name, value, entry.type, entry.metadata["range"])
         if by_argparse and type(value) in (int, float):
             return str(value)

@@ -17,9 +17,6 @@ class Analogy(Command[list[tuple[str, float]]]):
     Prints the words nearest to A - B + C, such as king - man + woman. The three words themselves are left out.
 
     Returns: words and the cosines of their vectors.
-
-    Raises:
-        ValueError: a word has no vector, or the model is of another family.
     """
 
     folder: str | Path = argument("a model folder of static word vectors", model=True)

@@ -42,9 +42,6 @@ class Ask(Answering):
     answer, the difference of its score from that of no answer in its passage, and where it is.
 
     Returns: each question with its answers, as in `ask`.
-
-    Raises:
-        ValueError: as in `ask` and `open_index`.
     """
 
     index: str | Path = argument("the folder of an index of passages", metavar="INDEX")
@@ -70,20 +67,17 @@ class Ask(Answering):
         index, reader = open_index(self.index, self.encoder), open_model(self.reader).answer
         return lambda questions: ask(index, questions, reader, self.top)
 
-    def content(self, text: str, answer: Any) -> dict[str, Any]:
+    def shown(self, text: str, answer: Any) -> tuple[dict, list[str]]:
         rows = [
             {"answer": each.answer, "score": each.score, "start": each.start, "end": each.end}
             | {"passage": hit_content(each.hit)}
             for each in answer
         ]
-        return {"question": text, "answers": rows}
-
-    def lines(self, answer: Any) -> list[str]:
-        if not answer:
-            return ["no answer in the passages that were found"]
-        best = answer[0]
-        where = best.hit.source or best.hit.id
-        return [f"{best.answer}  (score {best.score:.2f}; {where})", *_excerpt(best)]
+        lines = ["no answer in the passages that were found"]
+        if answer:
+            best = answer[0]
+            lines = [f"{best.answer}  (score {best.score:.2f}; {best.hit.source or best.hit.id})", _excerpt(best)]
+        return {"question": text, "answers": rows}, lines
 
 
 def ask(
@@ -150,8 +144,8 @@ def _reader(reader: "str | Path | Model | Predictor") -> "Predictor | Callable[.
     return answers
 
 
-def _excerpt(answer: Any, around: int = 60) -> list[str]:
+def _excerpt(answer: Any, around: int = 60) -> str:
     """The answer's surroundings in its passage."""
     text = answer.hit.text
     begin, end = max(0, answer.start - around), answer.end + around
-    return [f"  {'...' if begin else ''}{text[begin:end]}{'...' if end < len(text) else ''}"]
+    return f"  {'...' if begin else ''}{text[begin:end]}{'...' if end < len(text) else ''}"

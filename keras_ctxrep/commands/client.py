@@ -24,9 +24,6 @@ class Client(Command[Iterator[dict | str]]):
     standard input. Runs without TensorFlow; gRPC needs the extra [serving].
 
     Returns: the outputs for each text, or with `dry_run` the requests.
-
-    Raises:
-        ConnectionError, TimeoutError, ValueError: as in `inference.client`.
     """
 
     texts: Sequence | None = argument("texts (default: the lines of standard input)", None, nargs="*", metavar="TEXT")

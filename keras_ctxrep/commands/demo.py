@@ -33,7 +33,7 @@ class Demo(Command[dict]):
         "folder for the models and report.html; its contents are replaced", "demo", "--out", metavar="FOLDER"
     )
     minutes: float = argument("of distillation", 1, "--minutes", above=0, metavar="N")
-    seed: int = argument("random seed (default: 0)", 0, "--seed", metavar="N")
+    seed: int = argument("random seed", 0, "--seed", metavar="N")
 
     def run(self) -> dict:
         from keras_ctxrep.demo.run import run

@@ -20,9 +20,6 @@ class Fill(Answering):
     Each mask by itself; a piece that begins with ## goes on with the word before it.
 
     Returns: each text with its masks, as in `Model.fill`.
-
-    Raises:
-        ValueError: another model, or a text without a mask.
     """
 
     folder: str | Path = argument(
@@ -44,10 +41,7 @@ class Fill(Answering):
         model = load(self.folder)
         return lambda texts: model.fill(texts, self.top)
 
-    def content(self, text: str, answer: Any) -> dict[str, Any]:
-        return {"text": text, "masks": [[each._asdict() for each in pieces] for pieces in answer]}
-
-    def lines(self, answer: Any) -> list[str]:
+    def shown(self, text: str, answer: Any) -> tuple[dict, list[str]]:
         shown = []
         for number, pieces in enumerate(answer, 1):
             shown += [f"mask {number}"] if len(answer) > 1 else []
@@ -55,4 +49,4 @@ class Fill(Answering):
             shown += [
                 f"{chance:7.2%}  {piece:{longest}}  {'█' * round(30 * chance)}".rstrip() for piece, chance in pieces
             ]
-        return shown
+        return {"text": text, "masks": [[each._asdict() for each in pieces] for pieces in answer]}, shown

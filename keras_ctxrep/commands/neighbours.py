@@ -23,9 +23,6 @@ class Neighbours(Command[list | dict]):
       ctxrep neighbours VECTORS river soup
 
     Returns: in context those of `plots.words.neighbours`; of static vectors each word with its neighbours.
-
-    Raises:
-        ValueError: a word is not in the text, or has no vector.
     """
 
     folder: str | Path = argument(FOLDER, model=True)

@@ -36,9 +36,6 @@ class Plot(Command[list[str]]):
     history    the loss of runs against tokens read and against hours
 
     Returns: lines about what was drawn.
-
-    Raises:
-        ValueError: as in the modules of `keras_ctxrep.plots`.
     """
 
     kind: str = argument("what to draw", choices=tuple(_FLAGS))

@@ -24,9 +24,6 @@ class Search(options.FolderEngine, Answering):
     .tflite file or SavedModel may stand in for it.
 
     Returns: each query with its hits, as in `text.search.Index.search`.
-
-    Raises:
-        ValueError: as in `open_index`, or a query has no words.
     """
 
     index: str | Path = argument("the folder of an index", metavar="INDEX")
@@ -44,11 +41,10 @@ class Search(options.FolderEngine, Answering):
         index = open_index(self.index, self.encoder, self.engine)
         return lambda queries: index.search(queries, self.top, self.exact)
 
-    def content(self, text: str, answer: Any) -> dict[str, Any]:
-        return {"query": text, "hits": [{"rank": rank, **hit_content(hit)} for rank, hit in enumerate(answer, 1)]}
-
-    def lines(self, answer: Any) -> list[str]:
-        return [f"{rank:>3}  {hit.score:6.3f}  {hit.id:<8}  {hit.text}" for rank, hit in enumerate(answer, 1)]
+    def shown(self, text: str, answer: Any) -> tuple[dict, list[str]]:
+        rows = [{"rank": rank, **hit_content(hit)} for rank, hit in enumerate(answer, 1)]
+        lines = [f"{rank:>3}  {hit.score:6.3f}  {hit.id:<8}  {hit.text}" for rank, hit in enumerate(answer, 1)]
+        return {"query": text, "hits": rows}, lines
 
 
 def hit_content(hit: Any) -> dict[str, Any]:

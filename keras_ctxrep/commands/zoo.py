@@ -23,9 +23,6 @@ class Zoo(Command[Any]):
 
     Returns: list: all models, as `zoo.describe` has them; show: one of them, with its "card"; get: the model folder;
         push: file -> its size.
-
-    Raises:
-        ValueError: there is no such model.
     """
 
     action: str = argument("what to do", choices=("list", "show", "get", "push"))

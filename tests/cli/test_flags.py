@@ -12,6 +12,7 @@ import pytest
 from keras_ctxrep import tasks
 from keras_ctxrep.cli import main
 from keras_ctxrep.cli.flags import Flags, given
+from keras_ctxrep.commands.command import argument
 from keras_ctxrep.options import Finetuning, Options, Pretraining, StaticPretraining, option
 
 TRAIN = ["train", "--data", "a", "--dev", "b", "--encoder", "words", "--out", "c"]
@@ -29,11 +30,15 @@ class Some(Options):
     columns: Mapping[str, str] | None = option(None, "names", nargs="+", metavar="NAME=COLUMN")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SomeAndOut(Some):
+    out: str = argument("where", flag="--out")
+
+
 def parse(*argv, config=None):
     parser = argparse.ArgumentParser(exit_on_error=False)
     flags = Flags(parser)
-    flags.add_options(Some)
-    flags.add("--out", "where", required=True)
+    flags.add_options(SomeAndOut)
     if config is not None:
         flags.configure(config)
     return given(parser.parse_args(list(argv)))

@@ -29,12 +29,8 @@ class Answering(Command[Iterator[tuple[str, Any]]]):
         """Opens the model, and returns the function from texts to their answers."""
         raise NotImplementedError
 
-    def content(self, text: str, answer: Any) -> dict[str, Any]:
-        """A text and its answer as JSON has them."""
-        raise NotImplementedError
-
-    def lines(self, answer: Any) -> list[str]:
-        """What is printed of an answer."""
+    def shown(self, text: str, answer: Any) -> tuple[dict, list[str]]:
+        """A text and its answer as JSON has them, and the lines that are printed of the answer."""
         raise NotImplementedError
 
     def run(self) -> Iterator[tuple[str, Any]]:
@@ -42,12 +38,13 @@ class Answering(Command[Iterator[tuple[str, Any]]]):
 
     def show(self, result: Iterator[tuple[str, Any]]) -> None:
         for text, answer in result:
+            content, lines = self.shown(text, answer)
             if self.json:
-                print_line(json.dumps(self.content(text, answer), ensure_ascii=False))
+                print_line(json.dumps(content, ensure_ascii=False))
                 continue
             if self._text is None and not self._typed:
                 print_line(f"# {text}")
-            for line in self.lines(answer):
+            for line in lines:
                 print_line(_clipped(line))
 
     @property
