@@ -20,7 +20,7 @@ from keras_ctxrep.models import bert
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.options import Distillation, Options, keywords
 from keras_ctxrep.recipes.assembly import Survey
-from keras_ctxrep.recipes.finetuning import Run
+from keras_ctxrep.recipes.finetuning import Observers, Run
 from keras_ctxrep.recipes.reading import Data, read_unlabelled
 from keras_ctxrep.recipes.targets import ENCODED, encoded_examples
 from keras_ctxrep.tasks.task import Distillable
@@ -34,16 +34,15 @@ __all__ = ["distill"]
 Taught = tuple[Any, list[dict[str, np.ndarray]]]  # an example, and the teacher's logits for each of its rows
 
 
-@keywords(Distillation)
+@keywords(Distillation, observers=Observers)
 def distill(
     teacher: str | Path,
     data: Data,
     dev: Data | float,
     out: str | Path,
     encoder: str | Path | None = None,
-    report: Callable[[dict], None] | None = None,
-    announce: Callable[[str], object] | None = None,
     *,
+    observers: Observers,
     options: Distillation,
     task_options: Options | Mapping[str, Any] | None = None,
 ) -> list[dict]:
@@ -54,7 +53,7 @@ def distill(
 
     Args:
         teacher: a fine-tuned model folder.
-        data, dev, out, report, announce: as in `finetune`.
+        data, dev, out, observers: as in `finetune`.
         encoder: the student's encoder, a model folder; None: a fresh one of the `size`.
         options: or its fields as keywords.
         task_options: as in `finetune`; those that are not given are the teacher's.
@@ -65,7 +64,7 @@ def distill(
         TypeError: there is no such option.
         ValueError: as in `finetune`, or the teacher was not fine-tuned, has a CRF or does not know a label.
     """
-    return Distilling(teacher, data, dev, out, encoder, options, task_options).train(report, announce)
+    return Distilling(teacher, data, dev, out, encoder, options, task_options).train(observers)
 
 
 class Distilling(Run):

@@ -143,7 +143,7 @@ def _fit(
         model,
         lambda start: pipeline.distributed(lambda: plan.data(start), strategy),
         plan.validation,
-        eval_model,
+        eval_model=eval_model,
         optimizer=optimizer,
         report=report,
         callbacks=callbacks,
