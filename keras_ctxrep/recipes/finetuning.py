@@ -26,7 +26,6 @@ from keras_ctxrep.options import CHARACTERS, LEARNED, WORDS, Finetuning, Fit, Op
 from keras_ctxrep.recipes import cards
 from keras_ctxrep.recipes.assembly import Assembled, Survey, assemble, fresh_embeddings, is_frozen, length
 from keras_ctxrep.recipes.plan import Plan
-from keras_ctxrep.recipes.pretraining import check_devices
 from keras_ctxrep.recipes.reading import Data, in_memory, read, split
 from keras_ctxrep.recipes.targets import (
     ENCODED,
@@ -48,7 +47,7 @@ from keras_ctxrep.training import fit
 from keras_ctxrep.training.frozen import FrozenOutputs
 from keras_ctxrep.training.progress import evaluation_bar
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
-from keras_ctxrep.training.strategy import choose, is_chief, lock_output, scope, several_workers
+from keras_ctxrep.training.strategy import check_devices, choose, is_chief, lock_output, scope, several_workers
 
 __all__ = ["Observers", "finetune"]
 
