@@ -2,7 +2,6 @@
 # make test       the same set-up, then the tests, on up to four cores: 15 to 20 minutes on two
 # make test-quick those that neither train nor convert: about 2 minutes on two cores
 # make test-all   the slow ones too
-# make test-durations  all tests, and writes what each file takes to tests/durations.json, for the order of the files
 # make check      lint (ruff format, ruff, pyright), then all tests
 # make docs       the documentation, into build/docs; warnings and broken links are errors
 # make install    the set-up alone
@@ -11,11 +10,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
 
-# One process for each core; the tests of a file share what they have built, so they stay in one process. The order of
-# the files is that of tests/hooks.py. If a process crashes, the run ends: pytest-xdist would wait for its tests.
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
+# One process for each core; the tests of a file share what they have built, so they stay in one process, and
+# files with many tests start first. If a process crashes, the run ends: pytest-xdist would wait for its tests.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile
 
-.PHONY: install demo test test-quick test-all test-durations lint check docs clean
+.PHONY: install demo test test-quick test-all lint check docs clean
 
 # The stamp is newer than the metadata once everything is installed: a second run installs nothing.
 install: $(VENV)/.installed
@@ -41,9 +40,6 @@ test-quick: install
 
 test-all: install
 	$(PYTEST) -m "not gpu"
-
-test-durations: install
-	$(PYTEST) -m "not gpu" --store-durations
 
 lint: install
 	$(BIN)/ruff format --check .

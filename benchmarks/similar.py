@@ -91,7 +91,7 @@ def ours(args, train, parts, seed):
     fitted = model.fit
     model.fit = lambda *given, callbacks=(), **named: fitted(*given, callbacks=[*callbacks, Clock()], **named)
     loss = losses.CoSENT(nested=WIDTHS if args.matryoshka else ())
-    fit.fit(model, data, None, None, loss, learning_rate=RATE, steps=len(chosen), warmup=0.1, weight_decay=0.01)
+    fit.fit(model, data, loss=loss, learning_rate=RATE, steps=len(chosen), warmup=0.1, weight_decay=0.01)
     predictor = Predictor(bundle, keras_engine.runner(model))
 
     def encode(texts):

@@ -5,7 +5,7 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from operator import ge, gt, le, lt
@@ -192,6 +192,25 @@ def make(kind: type[T], values: Any, name: str) -> T:
         return kind(**values)
     except ValueError as error:
         raise ValueError(f"{name}.{error}") from None
+
+
+def check_config(config: Any, kind: type, sizes: Collection[str] = ()) -> None:
+    """Raises a TypeError unless the config of a model is of its class; the message says what a size's name stands for.
+
+    Args:
+        config: what was given.
+        kind: the class.
+        sizes: names of the sizes that the family has.
+
+    >>> check_config("tiny", int)
+    Traceback (most recent call last):
+    TypeError: config='tiny': an object of the class int is needed
+    """
+    if not isinstance(config, kind):
+        remedy = f"an object of the class {kind.__name__} is needed"
+        if isinstance(config, str) and config in sizes:
+            remedy = f"give SIZES[{config!r}] for random weights; a trained model is opened by keras_ctxrep.load(NAME)"
+        raise TypeError(f"config={config!r}: {remedy}")
 
 
 @cache

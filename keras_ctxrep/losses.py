@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_ctxrep.layers.dropout import replica
 from keras_ctxrep.layers.layer import Configured
+from keras_ctxrep.layers.replicas import replica
 from keras_ctxrep.layers.softmax import MASKED
 from keras_ctxrep.layers.window import window_mask
 

@@ -121,10 +121,14 @@ class Recipe(Protocol[P, K, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> R: ...
 
 
-def keywords(kind: Callable[K, Any]) -> Callable[[Callable[P, R]], Recipe[P, K, R]]:
+def keywords(kind: Callable[K, Any], **parts: type) -> Callable[[Callable[P, R]], Recipe[P, K, R]]:
     """Decorates a function with a parameter `options`, a dataclass `kind`: it takes the fields as keywords too.
 
     If the function has a parameter `task_options`, it gets a dict of the other keywords there.
+
+    Args:
+        kind: class of the options.
+        parts: parameters of the function that are dataclasses too, whose fields are keywords in the same way.
 
     Raises:
         TypeError: (the function) there is no such option; the message names the nearest one.
@@ -143,6 +147,9 @@ def keywords(kind: Callable[K, Any]) -> Callable[[Callable[P, R]], Recipe[P, K, 
 
         @functools.wraps(function)
         def recipe(*args: Any, **given: Any) -> Any:
+            for part, fields_of in parts.items():
+                values = {name: given.pop(name) for name in [*given] if name in _fields(fields_of) and name not in own}
+                given[part] = replace(given[part], **values) if given.get(part) else fields_of(**values)
             values = {name: given.pop(name) for name in [*given] if name in entries and name not in own}
             others = {name: given.pop(name) for name in [*given] if name not in own}
             if others and "task_options" not in own:
@@ -155,7 +162,8 @@ def keywords(kind: Callable[K, Any]) -> Callable[[Callable[P, R]], Recipe[P, K, 
 
         named = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=entry.default, annotation=entry.type)
-            for name, entry in entries.items()
+            for kind_of in (*parts.values(), kind)
+            for name, entry in _fields(kind_of).items()
         ]
         vars(recipe)["__signature__"] = signature.replace(parameters=[*own.values(), *named])
         return recipe

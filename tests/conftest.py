@@ -33,14 +33,11 @@ import tensorflow as tf
 from filelock import FileLock
 
 from tests.hooks import (  # noqa: F401
-    pytest_addoption,
-    pytest_collection_modifyitems,
     pytest_itemcollected,
     pytest_make_collect_report,
     pytest_runtest_logreport,
     pytest_runtest_makereport,
     pytest_runtest_protocol,
-    pytest_sessionfinish,
     pytest_terminal_summary,
 )
 

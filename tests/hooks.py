@@ -1,20 +1,16 @@
-"""pytest's hooks of this test suite: the order of the files, their stored durations, and skips that CI does not allow.
+"""pytest's hooks of this test suite: marks, tests that take long without one, and skips that CI does not allow.
 
 Seconds are those of the processor, of subprocesses too, so that other work on the machine does not change them.
 """
 
-import json
-import math
 import os
 import re
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
-DURATIONS = Path(__file__).with_name("durations.json")
 # Import names, separated by commas: a test that is skipped for lack of one of these fails.
 REQUIRED_MODULES = "CTXREP_CI_EXTRAS"
 QUICK_LIMIT = 5.0  # seconds; a longer test without a mark is named at the end of a run
@@ -22,12 +18,6 @@ TRAINING_FIXTURES = {"models", "tflite_in_process"}  # of conftest.py: a test th
 
 _seconds_of_test: Counter[tuple[str, str]] = Counter()  # by id and mark, in the process that reports
 _used = 0.0  # at the end of the last phase of a test
-
-
-def pytest_addoption(parser) -> None:
-    parser.addoption(
-        "--store-durations", action="store_true", help=f"write the seconds of each file that runs to {DURATIONS.name}"
-    )
 
 
 def pytest_itemcollected(item) -> None:
@@ -38,19 +28,6 @@ def pytest_itemcollected(item) -> None:
 def mark_of(item) -> str:
     """The mark that decides by which target of the Makefile a test is run."""
     return next((mark for mark in ("gpu", "slow", "trains") if item.get_closest_marker(mark)), "quick")
-
-
-@pytest.hookimpl(trylast=True)  # the items that -m deselects are gone
-def pytest_collection_modifyitems(items) -> None:
-    """Starts the longest files first: else one worker is left with one of them while the others wait."""
-    stored = json.loads(DURATIONS.read_text(encoding="utf-8"))
-    name = lambda item: item.nodeid.partition("::")[0]  # noqa: E731
-    marks = defaultdict(set)
-    for item in items:
-        marks[name(item)].add(mark_of(item))
-    # fsum: the sum is rounded once, so that every worker has the same order of two files that take equally long.
-    seconds = {file: math.fsum(stored.get(file, {}).get(mark, 0) for mark in marks[file]) for file in marks}
-    items.sort(key=lambda item: (-seconds[name(item)], name(item)))
 
 
 def processor_seconds() -> float:
@@ -115,18 +92,3 @@ def pytest_terminal_summary(terminalreporter) -> None:
         terminalreporter.section(f"tests over {QUICK_LIMIT:.0f} s without the mark `trains` or `slow`")
         for test, used in sorted(long.items(), key=lambda entry: -entry[1]):
             terminalreporter.write_line(f"{used:6.1f} s  {test}")
-
-
-def pytest_sessionfinish(session) -> None:
-    """Writes the durations; a file that did not run keeps those it has, and a mark too."""
-    if not session.config.getoption("--store-durations") or hasattr(session.config, "workerinput"):
-        return
-    stored = json.loads(DURATIONS.read_text(encoding="utf-8"))
-    files: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for (test, mark), used in _seconds_of_test.items():
-        files[test.partition("::")[0]][mark] += used
-    for file, seconds in files.items():
-        stored[file] = stored.get(file, {}) | {mark: round(used, 1) for mark, used in sorted(seconds.items())}
-    root = session.config.rootpath
-    lines = [f"{json.dumps(file)}: {json.dumps(stored[file])}" for file in sorted(stored) if (root / file).exists()]
-    DURATIONS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -1,9 +1,5 @@
 """Folders that the worker processes of pytest-xdist share; the hooks of this test suite."""
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -32,37 +28,12 @@ def test_a_shared_folder_is_made_once_and_whole_or_not_at_all(made_once):
 
 
 @pytest.fixture
-def suite(pytester, monkeypatch, tmp_path):
-    """A test suite with the hooks of this one and durations of its own."""
-    monkeypatch.setattr(hooks, "DURATIONS", tmp_path / "durations.json")
+def suite(pytester, monkeypatch):
+    """A test suite with the hooks of this one."""
     monkeypatch.setattr(hooks, "_seconds_of_test", Counter())
-    hooks.DURATIONS.write_text("{}")
     pytester.makeini("[pytest]\nmarkers = slow: x\n  gpu: x\n  trains: x\n")
     pytester.makeconftest("from tests.hooks import *\n")
     return pytester
-
-
-ORDER = """
-import pathlib, sys, types
-from tests import hooks
-
-hooks.DURATIONS = pathlib.Path(sys.argv[1])
-hooks.mark_of = lambda item: item.mark
-marks = "quick", "trains", "slow"
-items = [types.SimpleNamespace(nodeid=f"{file}.py::test", mark=mark) for file in "ba" for mark in marks]
-hooks.pytest_collection_modifyitems(items)
-print(*[item.nodeid[0] for item in items], sep="")
-"""
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_every_worker_has_the_same_order(tmp_path, seed):
-    """15.8 + 24.6 + 8.4 is 48.8, or less by one bit: a set's order depends on Python's hash seed."""
-    file = tmp_path / "durations.json"
-    file.write_text('{"a.py": {"quick": 2.7, "slow": 46.1}, "b.py": {"quick": 15.8, "trains": 24.6, "slow": 8.4}}')
-    python = [sys.executable, "-c", ORDER, file]
-    run = subprocess.run(python, env=os.environ | {"PYTHONHASHSEED": str(seed)}, capture_output=True, text=True)
-    assert run.stdout == "aaabbb\n", run.stderr
 
 
 SKIPS = """
@@ -120,37 +91,6 @@ def test_a_file_that_is_skipped_for_lack_of_a_required_module_fails(suite, monke
     monkeypatch.setenv(hooks.REQUIRED_MODULES, required)
     suite.makepyfile("import pytest\n\npytest.importorskip('no_such_module')\n\ndef test():\n    pass\n")
     assert suite.runpytest_inprocess("-p", "no:cacheprovider").ret == code
-
-
-def test_the_longest_files_start_first_by_the_marks_that_run(suite):
-    test = "import pytest\n\n@pytest.mark.{}\ndef test():\n    pass\n"
-    suite.makepyfile(test_a=test.format("slow") + "\ndef test_quick():\n    pass\n", test_b=test.format("trains"))
-    suite.makepyfile(test_new=test.format("slow"))
-    hooks.DURATIONS.write_text(json.dumps({"test_a.py": {"slow": 9, "quick": 1}, "test_b.py": {"trains": 2}}))
-
-    def order(*options):
-        lines = suite.runpytest_inprocess("--collect-only", "-q", "-p", "no:cacheprovider", *options).outlines
-        return [line for line in lines if "::" in line]
-
-    a, b, new = ["test_a.py::test", "test_a.py::test_quick"], "test_b.py::test", "test_new.py::test"
-    assert order() == [*a, b, new] and order("-m", "not slow") == [b, a[1]]
-
-
-def test_durations_are_stored_by_file_and_mark(suite):
-    suite.makepyfile(
-        test_a="import pytest, time\n\ndef busy(seconds):\n"
-        "    end = time.process_time() + seconds\n    while time.process_time() < end:\n        pass\n\n"
-        "def test_quick():\n    busy(0.3)\n\n@pytest.mark.trains\ndef test_trains():\n    busy(0.6)\n"
-    )
-    kept = {"test_gone.py": {"quick": 7}, "test_a.py": {"slow": 8.0, "quick": 9.0}}
-    hooks.DURATIONS.write_text(json.dumps(kept))
-    suite.runpytest_inprocess("-p", "no:cacheprovider")
-    assert json.loads(hooks.DURATIONS.read_text()) == kept
-    hooks._seconds_of_test.clear()
-    suite.runpytest_inprocess("-p", "no:cacheprovider", "--store-durations")
-    ((file, seconds),) = json.loads(hooks.DURATIONS.read_text()).items()
-    assert file == "test_a.py" and seconds["slow"] == 8.0
-    assert 0.3 <= seconds["quick"] < 0.6 <= seconds["trains"] < 1.5
 
 
 def test_the_fixtures_that_train_mark_their_tests(suite):

@@ -57,10 +57,10 @@ class Distill(Finetunes, Distillation, Command[list[dict]]):
         return super().from_flags({"dev": DEV} | values | {"report": print_evaluation, "announce": print_error})
 
     def run(self) -> list[dict]:
-        from keras_ctxrep.recipes.distilling import Distilling
+        from keras_ctxrep.recipes.distilling import Distilling, Observers
 
         run = Distilling(self.teacher, self.data, self.dev, self.out, self.encoder, self, self.task_options)
-        return run.train(self.report, self.announce)
+        return run.train(Observers(report=self.report, announce=self.announce))
 
     def show(self, result: list[dict]) -> None:
         self.show_best(result)

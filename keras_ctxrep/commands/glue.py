@@ -72,8 +72,8 @@ class Glue(Finetuning, Command[list]):
         from keras_ctxrep.recipes.benchmarking import glue
 
         options = Finetuning(**{entry.name: getattr(self, entry.name) for entry in fields(Finetuning)})
-        given = (self.data, self.encoder, self.out, self.sets, self.table, self.rows, self.seeds)
-        return glue(*given, self.report, self.announce, options=options)
+        chosen = {name: getattr(self, name) for name in ("sets", "table", "rows", "seeds", "report", "announce")}
+        return glue(self.data, self.encoder, self.out, options=options, **chosen)
 
     def show(self, result: list) -> None:
         from keras_ctxrep.recipes.benchmarking import MARKDOWN, results_table

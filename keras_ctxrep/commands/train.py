@@ -152,10 +152,10 @@ class Train(Finetunes, Finetuning, Command[list]):
     def run(self) -> list:
         if self.sweep is not None or self.seeds is not None:
             return self._sweep()
-        from keras_ctxrep.recipes.finetuning import Run
+        from keras_ctxrep.recipes.finetuning import Observers, Run
 
         run = Run(self.data, self.dev, self.encoder, self.out, self.task, self, self.task_options)
-        return run.train(self.report, self.announce, self.callbacks)
+        return run.train(Observers(report=self.report, announce=self.announce, callbacks=self.callbacks))
 
     def _sweep(self) -> list:
         from keras_ctxrep.recipes.sweeping import sweep
@@ -168,8 +168,8 @@ class Train(Finetunes, Finetuning, Command[list]):
             values,
             self.out,
             self.seeds or 1,
-            self.report,
-            print_line,
+            report=self.report,
+            announce=print_line,
             data=self.data,
             dev=self.dev,
             encoder=self.encoder,

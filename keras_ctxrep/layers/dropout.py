@@ -7,6 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_ctxrep.layers.replicas import replica
+
 __all__ = ["Dropout"]
 
 
@@ -81,18 +83,3 @@ def _dropped(inputs, rate, seed):
     draws = tf.reshape(tf.bitcast(numbers, tf.int16), [-1])[:count]  # from -32768; uint16 is not compared on GPUs
     kept = tf.cast(tf.reshape(draws, tf.shape(inputs)) >= dropped - 32768, inputs.dtype)
     return inputs * (kept * tf.cast(65536 / (65536 - dropped), inputs.dtype))
-
-
-def replica():
-    """(number of replicas, index of the current one).
-
-    >>> replica()
-    (1, 0)
-    """
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        context = tf.distribute.get_replica_context()
-        if context is not None:
-            return context.num_replicas_in_sync, context.replica_id_in_sync_group
-    return 1, 0

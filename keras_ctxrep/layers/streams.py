@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_ctxrep.layers.dropout import replica
 from keras_ctxrep.layers.layer import Layer
+from keras_ctxrep.layers.replicas import replica
 
 __all__ = ["CarriedState"]
 

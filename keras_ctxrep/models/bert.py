@@ -10,7 +10,7 @@ import numpy as np
 from keras import layers as klayers
 
 from keras_ctxrep import checks
-from keras_ctxrep.checks import Depth, Fraction, RowCount, Size
+from keras_ctxrep.checks import Depth, Fraction, RowCount, Size, check_config
 from keras_ctxrep.layers import (
     Bias,
     Dropout,
@@ -23,7 +23,7 @@ from keras_ctxrep.layers import (
     ZeroPadding,
 )
 from keras_ctxrep.layers.transformer import ACTIVATIONS
-from keras_ctxrep.models.model import Model, check_config
+from keras_ctxrep.models.model import Model
 
 __all__ = ["SIZES", "Config", "enable_lora", "encoder", "encoder_config", "pretrainer", "token_vectors"]
 

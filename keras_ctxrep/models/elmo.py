@@ -13,7 +13,7 @@ from keras import layers as klayers
 from keras import ops
 
 from keras_ctxrep import checks
-from keras_ctxrep.checks import Depth, Fraction, Range, Size
+from keras_ctxrep.checks import Depth, Fraction, Range, Size, check_config
 from keras_ctxrep.layers import (
     CharCNN,
     Dropout,
@@ -24,7 +24,7 @@ from keras_ctxrep.layers import (
     VocabularySoftmax,
     ZeroPadding,
 )
-from keras_ctxrep.models.model import Model, check_config
+from keras_ctxrep.models.model import Model
 from keras_ctxrep.text.features import CharacterFeatures
 
 __all__ = ["SIZES", "Config", "encoder", "forward_language_model", "language_model", "state_width", "token_vectors"]

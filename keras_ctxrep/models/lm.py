@@ -13,7 +13,7 @@ from keras import layers as klayers
 from keras import ops
 
 from keras_ctxrep import checks
-from keras_ctxrep.checks import Fraction, Range, Size
+from keras_ctxrep.checks import Fraction, Range, Size, check_config
 from keras_ctxrep.layers import (
     CarriedState,
     CausalTransformerBlock,
@@ -27,7 +27,7 @@ from keras_ctxrep.layers import (
     VocabularySoftmax,
     ZeroPadding,
 )
-from keras_ctxrep.models.model import Model, check_config
+from keras_ctxrep.models.model import Model
 from keras_ctxrep.text.units import UNITS
 
 __all__ = ["KINDS", "SIZES", "Config", "encoder", "language_model", "state_size"]

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_ctxrep.layers.dropout import replica
+from keras_ctxrep.layers.replicas import replica
 from keras_ctxrep.losses import VectorLoss
 from keras_ctxrep.models.frozen import FROZEN
 
@@ -246,20 +246,6 @@ def _are_texts(value):
         return bool(value) and _are_texts(value[0])
     dtype = getattr(value, "dtype", type(value))
     return getattr(dtype, "name", str(dtype)).lower().startswith(("str", "bytes", "object", "<class 'str"))
-
-
-def check_config(config, kind, sizes=()):
-    """Raises a TypeError unless a config is of its class, with the size that a string names.
-
-    >>> check_config("tiny", int)
-    Traceback (most recent call last):
-    TypeError: config='tiny': an object of the class int is needed
-    """
-    if not isinstance(config, kind):
-        remedy = f"an object of the class {kind.__name__} is needed"
-        if isinstance(config, str) and config in sizes:
-            remedy = f"give SIZES[{config!r}] for random weights; a trained model is opened by keras_ctxrep.load(NAME)"
-        raise TypeError(f"config={config!r}: {remedy}")
 
 
 def _tokens(x):

@@ -1,6 +1,7 @@
 """Task networks over any encoder, recurrent, convolutional or of pairs, with an encoder's outputs for any head."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import keras
 from keras import layers as klayers
@@ -19,26 +20,44 @@ from keras_ctxrep.layers import (
 )
 from keras_ctxrep.models.heads import encoder_outputs
 from keras_ctxrep.models.model import Model
+from keras_ctxrep.options import keywords
 from keras_ctxrep.text.pairs import APART, PAIR
 
-__all__ = ["bidaf", "by_name", "convolutional", "esim", "recurrent"]
+__all__ = ["Vectors", "bidaf", "by_name", "convolutional", "esim", "recurrent"]
 
 KINDS = ("lstm", "gru", "cnn")
 DEFAULTS = {"bidaf": {"units": 100, "dropout": 0.2}, "esim": {"units": 300}}  # of fine-tuning, where they differ
 INDICATOR = 100  # width of the embedding of marks
 
 
+@dataclass(frozen=True, kw_only=True)
+class Vectors:
+    """What a task network reads of an encoder, and beside it.
+
+    Attributes:
+        extra_embeddings: a static encoder of the same tokens, whose vectors are concatenated with the mix.
+        mix: "all": a scalar mix of all layers; "top": the last layer, scaled. An encoder of one layer is not mixed.
+        l2: L2 penalty on the weights of the mixes.
+        marks: number of marked spans per text; an indicator embedding of 100 values (He et al. 2017, section 3.1,
+            https://aclanthology.org/P17-1044/) is concatenated with the vectors; 0: none.
+    """
+
+    extra_embeddings: keras.Model | None = None
+    mix: str = "all"
+    l2: float = 0.0
+    marks: int = 0
+
+
+@keywords(Vectors)
 def recurrent(
     encoder: keras.Model,
     units: int = 256,
     layers: int = 1,
     cell: str = "lstm",
     dropout: float = 0.5,
-    extra_embeddings: keras.Model | None = None,
-    mix: str = "all",
     output_mix: bool = False,
-    l2: float = 0.0,
-    marks: int = 0,
+    *,
+    options: Vectors,
 ) -> keras.Model:
     """Bidirectional LSTMs or GRUs over an encoder's vectors.
 
@@ -56,12 +75,8 @@ def recurrent(
         layers: number of stacked biRNNs.
         cell: "lstm" or "gru".
         dropout: on the mixes, and between the layers (0.5 on ELMo's vectors in AllenNLP).
-        extra_embeddings: a static encoder of the same tokens, whose vectors are concatenated with the mix.
-        mix: "all": a scalar mix of all layers; "top": the last layer, scaled. An encoder of one layer is not mixed.
         output_mix: concatenate a second mix, with weights of its own, with the output (section 3.3).
-        l2: L2 penalty on the weights of the mixes.
-        marks: number of marked spans per text; an indicator embedding of 100 values (He et al. 2017, section 3.1,
-            https://aclanthology.org/P17-1044/) is concatenated with the vectors; 0: none.
+        options: or its fields as keywords.
 
     Call: as `encoder`, the ids of `extra_embeddings`, and with `marks` {"marks": int32 (B, M, 2)}, see
         `layers.MarkIndicator`.
@@ -79,28 +94,27 @@ def recurrent(
     """
     if cell not in ("lstm", "gru"):
         raise ValueError(f"cell={cell!r}: choose 'lstm' or 'gru'")
-    _check(layers, units, mix)
-    inputs, vectors, mask = _vectors(encoder, dropout, extra_embeddings, mix, l2, marks)
+    _check(layers, units, options.mix)
+    inputs, vectors, mask = _vectors(encoder, dropout, options)
     outputs = [vectors]
     for index in range(layers):
         x = Dropout(dropout, name=f"rnn_dropout_{index}")(outputs[-1]) if index else outputs[-1]
         outputs.append(_both_ways(cell, units, f"rnn_{index}")(x, mask))
     if output_mix:
-        again = _mixed(encoder, dropout, mix, l2, "mix_out")
+        again = _mixed(encoder, dropout, options, "mix_out")
         outputs[-1] = klayers.Concatenate(name="output_mix")([outputs[-1], again])
     return _encoder(inputs, outputs, mask, f"{cell}_stack")
 
 
+@keywords(Vectors)
 def convolutional(
     encoder: keras.Model,
     units: int = 256,
     layers: int = 2,
     window: int = 3,
     dropout: float = 0.1,
-    extra_embeddings: keras.Model | None = None,
-    mix: str = "all",
-    l2: float = 0.0,
-    marks: int = 0,
+    *,
+    options: Vectors,
 ) -> keras.Model:
     """Convolutions along the text, over an encoder's vectors.
 
@@ -117,7 +131,7 @@ def convolutional(
         layers: number of stacked convolutions.
         window: width of the convolutions in tokens; odd, so that it is centred.
         dropout: on the mix, and on the output of each convolution.
-        extra_embeddings, mix, l2, marks: see `recurrent`.
+        options: or its fields as keywords.
 
     Call: as `encoder`, the ids of `extra_embeddings`, and with `marks` {"marks": int32 (B, M, 2)}.
 
@@ -133,8 +147,8 @@ def convolutional(
     """
     if window < 1 or window % 2 == 0:
         raise ValueError(f"window={window}: an odd number of tokens is needed")
-    _check(layers, units, mix)
-    inputs, vectors, mask = _vectors(encoder, dropout, extra_embeddings, mix, l2, marks)
+    _check(layers, units, options.mix)
+    inputs, vectors, mask = _vectors(encoder, dropout, options)
     x = klayers.Dense(units, name="cnn_input")(vectors)
     x = ZeroPadding(name="cnn_input_padding")(x, mask=mask)
     outputs, masked = [vectors], ZeroPadding(carry_mask=True, name="cnn_layers")
@@ -166,7 +180,7 @@ def esim(encoder: keras.Model, units: int = 300, layers: int = 1, dropout: float
         units: width of each direction, and of the dense layers (300 in the source).
         layers: number of stacked biLSTMs over each text.
         dropout: see above (0.5 in the source).
-        kwargs: `extra_embeddings`, `mix`, `output_mix` and `l2`, see `recurrent`.
+        kwargs: `output_mix`, see `recurrent`, and `extra_embeddings`, `mix` and `l2`, see `Vectors`.
 
     Call: as `encoder`, and with "pair_" before the names the inputs of the second text, as of
         `text.pairs.PairFeatures`.
@@ -218,7 +232,7 @@ def bidaf(encoder: keras.Model, units: int = 100, layers: int = 2, dropout: floa
         units: width of each direction (100 in the source).
         layers: number of biLSTMs from G to M (2 in the source).
         dropout: on the vectors of the encoder, and on what each layer above reads (0.2 in the source).
-        kwargs: `extra_embeddings`, `mix`, `output_mix` and `l2`, see `recurrent`.
+        kwargs: `output_mix`, see `recurrent`, and `extra_embeddings`, `mix` and `l2`, see `Vectors`.
 
     Call: as `encoder`, the question, and with "pair_" before the names the inputs of the context, as of
         `text.pairs.PairFeatures`.
@@ -284,21 +298,19 @@ def _check(layers: int, units: int, mix: str) -> None:
         raise ValueError(f"mix={mix!r}: choose 'all' or 'top'")
 
 
-def _mixed(encoder: keras.Model, dropout: float, mix: str, l2: float, name: str):
+def _mixed(encoder: keras.Model, dropout: float, options: Vectors, name: str):
     """One vector per token from all layers, float32 (B, T, D)."""
     layers = encoder_outputs(encoder)["layers"]
     x = layers[0]
     if len(layers) > 1:
-        x = ScalarMix(l2, top_only=mix == "top", name=f"scalar_{name}")(layers)
+        x = ScalarMix(options.l2, top_only=options.mix == "top", name=f"scalar_{name}")(layers)
     return Dropout(dropout, name=f"{name}_dropout")(x)
 
 
-def _vectors(
-    encoder: keras.Model, dropout: float, extra_embeddings: keras.Model | None, mix: str, l2: float, marks: int
-):
+def _vectors(encoder: keras.Model, dropout: float, options: Vectors):
     """The inputs of the model, the input of the first layer, float32 (B, T, D'), and the mask."""
-    x = _mixed(encoder, dropout, mix, l2, "mix")
-    inputs = dict(encoder.input)
+    x = _mixed(encoder, dropout, options, "mix")
+    inputs, extra_embeddings, marks = dict(encoder.input), options.extra_embeddings, options.marks
     if extra_embeddings is not None:
         ids = {name: tensor for name, tensor in extra_embeddings.input.items() if name != "mask"}
         both = set(ids) & set(inputs)

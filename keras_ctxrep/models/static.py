@@ -9,9 +9,9 @@ import numpy as np
 from keras import ops
 
 from keras_ctxrep import checks
-from keras_ctxrep.checks import Fraction, Range, RowCount, Size
+from keras_ctxrep.checks import Fraction, Range, RowCount, Size, check_config
 from keras_ctxrep.layers import Dropout, Embedding, MaskedPooling, SubwordEmbedding, WindowMean, ZeroPadding
-from keras_ctxrep.models.model import Model, check_config
+from keras_ctxrep.models.model import Model
 
 __all__ = ["TRAINERS", "Config", "Trainer", "cbow", "encoder", "skipgram", "vectors_of"]
 

@@ -24,7 +24,7 @@ from keras_ctxrep.checks import read_yaml
 from keras_ctxrep.commands.score import score
 from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.options import LEARNED, Finetuning, keywords
-from keras_ctxrep.recipes.finetuning import Run
+from keras_ctxrep.recipes.finetuning import Observers, Run
 from keras_ctxrep.recipes.glue_sets import GLUE, SETS, TFDS, Layout, Set
 from keras_ctxrep.recipes.reading import read
 from keras_ctxrep.text import bundle as bundles
@@ -63,18 +63,32 @@ class Cell:
     identity: str
 
 
-@keywords(Finetuning)
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which runs there are.
+
+    Attributes:
+        sets: names in `glue_sets.SETS`, or in the table; None: all of the table, or all of GLUE that `data` has.
+        table: a YAML file with sets of one's own in place of these: each name has `train` and `dev`, files in `data`,
+            and if they are not the usual ones `task`, `columns`, `figures` and `positive`; `test` has rows to predict.
+        rows: of each set, drawn at random, the same for all seeds; None: all.
+        seeds: runs of each set, with the seeds from `seed` on.
+    """
+
+    sets: Sequence[str] | None = None
+    table: str | Path | None = None
+    rows: int | None = None
+    seeds: int = 1
+
+
+@keywords(Finetuning, selection=Selection, observers=Observers)
 def glue(
     data: str | Path,
     encoder: str | Path,
     out: str | Path,
-    sets: Sequence[str] | None = None,
-    table: str | Path | None = None,
-    rows: int | None = None,
-    seeds: int = 1,
-    report: Callable[[dict], None] | None = None,
-    announce: Callable[[str], object] | None = None,
     *,
+    selection: Selection,
+    observers: Observers,
     options: Finetuning,
 ) -> list[Cell]:
     """Fine-tunes an encoder on each set with each seed and writes one table of the figures.
@@ -88,13 +102,9 @@ def glue(
         data: a folder with a folder of each set in its original files, or "tfds" for TensorFlow Datasets.
         encoder, options: as in `finetune`; `evaluations` is 1 unless given: the weights at the end are scored.
         out: the folder to write.
-        sets: names in `glue_sets.SETS`, or in the table; None: all of the table, or all of GLUE that `data` has.
-        table: a YAML file with sets of one's own in place of these: each name has `train` and `dev`, files in `data`,
-            and if they are not the usual ones `task`, `columns`, `figures` and `positive`; `test` has rows to predict.
-        rows: of each set, drawn at random, the same for all seeds; None: all.
-        seeds: runs of each set, with the seeds from `seed` on.
-        report: called with each evaluation.
-        announce: called with a line about each run when it begins, and about each set that is left out.
+        selection: or its fields as keywords.
+        observers: or its fields as keywords; `announce` is called with a line about each run when it begins, and about
+            each set that is left out.
 
     Returns: a `Cell` for each run.
 
@@ -102,11 +112,12 @@ def glue(
         ValueError: there is no such set, its files are missing, a row is malformed, or an option does not fit; before
             the first run where that can be seen from the first rows.
     """
+    sets, table, rows, seeds = selection.sets, selection.table, selection.rows, selection.seeds
     if seeds < 1 or (rows is not None and rows < 1):
         raise ValueError(f"seeds={seeds}, rows={rows}: at least 1")
     known = SETS if table is None else _of_yaml(Path(table))
     chosen = [known[name] for name in _named(sets, known)] if sets or table else _present(data)
-    say, out = announce or (lambda line: None), Path(out)
+    say, out = observers.announce or (lambda line: None), Path(out)
     parts = [part for entry in chosen if (part := _readable(_Rows(entry, data, rows), encoder, say))]
     if not parts:
         raise ValueError(f"{data}: no set in it that {encoder} reads")
@@ -121,7 +132,7 @@ def glue(
             run = _SeededRun(part, encoder, out, replace(options, seed=seed), shared)
             cell = known_cells.get(run.identity)
             say(line if cell is None else f"{line} (finished before)")
-            own.append(cell or run.train(report))
+            own.append(cell or run.train(observers))
             _write(out, [*known_cells.values(), *cells, *own])
         cells += own
         _predict(part, max(own, key=part.figure), out)
@@ -316,7 +327,7 @@ class _SeededRun:
         self._run.check()
         self.identity = self._run.record().identity
 
-    def train(self, report: Callable[[dict], None] | None) -> Cell:
+    def train(self, observers: Observers) -> Cell:
         """Trains and scores the cell; a finished run is scored alone."""
         part = self.part
         if not finished(self.folder, self.identity):
@@ -326,11 +337,11 @@ class _SeededRun:
                 def note(entry: dict) -> None:
                     log.write(json.dumps(entry) + "\n")
                     log.flush()
-                    if report is not None:
-                        report(entry)
+                    if observers.report is not None:
+                        observers.report(entry)
 
                 try:
-                    self._run.train(note)
+                    self._run.train(replace(observers, report=note, announce=None))
                 except ValueError as error:
                     raise ValueError(f"{part.name}: {error}") from error
             gc.collect()  # the model, whose parts refer to each other

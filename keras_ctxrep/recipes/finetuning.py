@@ -5,7 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from keras_ctxrep.options import CHARACTERS, LEARNED, WORDS, Finetuning, Fit, Op
 from keras_ctxrep.recipes import cards
 from keras_ctxrep.recipes.assembly import Assembled, Survey, assemble, fresh_embeddings, is_frozen, length
 from keras_ctxrep.recipes.plan import Plan
-from keras_ctxrep.recipes.pretraining import check_devices
 from keras_ctxrep.recipes.reading import Data, in_memory, read, split
 from keras_ctxrep.recipes.targets import (
     ENCODED,
@@ -49,12 +48,27 @@ from keras_ctxrep.training import fit
 from keras_ctxrep.training.frozen import FrozenOutputs
 from keras_ctxrep.training.progress import evaluation_bar
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
-from keras_ctxrep.training.strategy import choose, is_chief, lock_output, scope, several_workers
+from keras_ctxrep.training.strategy import check_devices, choose, is_chief, lock_output, scope, several_workers
 
 __getattr__ = moved(__name__, "keras_ctxrep.commands.train")
 
 IN_MEMORY = "examples in memory"  # in the record of a run
 TOO_HIGH = 1000.0  # times the default learning rate, from which on a warning is due before the work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observers:
+    """What is called while a model is trained.
+
+    Attributes:
+        report: called with each evaluation.
+        announce: called with lines about what will be done, and why, before the training, and before each of several.
+        callbacks: as in `training.fit.fit`; the record of the run does not name them.
+    """
+
+    report: Callable[[dict], None] | None = None
+    announce: Callable[[str], object] | None = None
+    callbacks: Sequence[keras.callbacks.Callback] = ()
 
 
 def checked_task_options(task: Task, options: Options | Mapping[str, Any] | None, function: str) -> Options:
@@ -146,20 +160,15 @@ class Run:
                 "freeze=True trains the head alone, freeze=False all of it"
             )
 
-    def train(
-        self,
-        report: Callable[[dict], None] | None = None,
-        announce: Callable[[str], object] | None = None,
-        callbacks: Sequence[keras.callbacks.Callback] = (),
-    ) -> list[dict]:
+    def train(self, observers: Observers) -> list[dict]:
         """Trains the model and writes its folder."""
         self.check()
         strategy = choose(self.options.strategy)  # before the first model
         check_devices(self.options.batch_size, self.options.precision, strategy)
         with lock_output(self.out, strategy):
-            return self._train(strategy, report, announce, callbacks)
+            return self._train(strategy, observers)
 
-    def _train(self, strategy, report, announce, callbacks) -> list[dict]:
+    def _train(self, strategy, observers: Observers) -> list[dict]:
         options, task = self.options, self.task
         keras.utils.set_random_seed(options.seed)
         record = self.record()
@@ -189,16 +198,17 @@ class Run:
         replicas = strategy.num_replicas_in_sync
         rows = min(options.batch_size, max(1, survey.count // replicas) * replicas)  # the same on all devices
         settings, optimizer = self.schedule(assembled, survey.count, rows)
-        if announce is not None and is_chief(strategy):
+        if observers.announce is not None and is_chief(strategy):
             names = (self.name, f"{share} them" if share else dev_name, str(self.encoder))
-            announce(str(Plan(*names, survey, dev_set, task, bundle, options, settings, rows)))
+            observers.announce(str(Plan(*names, survey, dev_set, task, bundle, options, settings, rows)))
         Path(self.out).mkdir(parents=True, exist_ok=True)
         data = self.batches(bundle, rows, outputs)
         source = f"{self.name}, seed {options.seed}"
         settings = replace(settings, folder=self.out, identity=record.identity, source=source)
         with outputs.training(model) if outputs else nullcontext():
-            fitting = model, data, evaluate, None, loss, optimizer, report, metric, callbacks
-            history = fit.fit(*fitting, options=settings)
+            evaluation = fit.Evaluation(metric=metric, report=observers.report)
+            fitting = model, data, evaluate, loss, optimizer, observers.callbacks
+            history = fit.fit(*fitting, evaluation=evaluation, options=settings)
         run = keras_engine.answering(model, bundle)
         bundle = task.tuned(bundle, dev_set, _asking(bundle, run, options.batch_size))
         if is_chief(strategy):

@@ -29,7 +29,7 @@ from keras_ctxrep.text.tokens import WordPiece, split_words
 from keras_ctxrep.text.unread import scripts_of
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
-from keras_ctxrep.training.strategy import choose, is_chief, lock_output, scope
+from keras_ctxrep.training.strategy import check_devices, choose, is_chief, lock_output, scope
 
 __getattr__ = moved(__name__, "keras_ctxrep.commands.pretrain")
 
@@ -113,7 +113,7 @@ def _fit(
         model,
         lambda start: pipeline.distributed(lambda: plan.data(start), strategy),
         plan.validation,
-        eval_model,
+        eval_model=eval_model,
         optimizer=optimizer,
         report=report,
         callbacks=callbacks,
@@ -314,16 +314,6 @@ def _raw_text(corpus: Sequence[str | Path], options: Pretraining, initial: Any, 
         return segments(shuffled(corpus, read, options.seed, epoch, BUFFER, LONGEST), features, rng, ENCODED)
 
     return wordpiece, examples, masking, corpora.masked_once(held, features, masking, options.seed, segments)
-
-
-def check_devices(batch_size: int, precision: str, strategy) -> None:
-    """Raises a ValueError for options of a run that its devices or Keras do not support."""
-    if batch_size % strategy.num_replicas_in_sync:
-        raise ValueError(f"batch_size={batch_size}: {strategy.num_replicas_in_sync} devices share it in equal parts")
-    try:
-        keras.DTypePolicy(precision)
-    except ValueError:
-        raise ValueError(f"precision={precision!r}: no dtype policy of Keras, such as mixed_bfloat16") from None
 
 
 _PLANS = {"elmo": _language_modelling, "bert": _masked_modelling, "lm": _causal_modelling}

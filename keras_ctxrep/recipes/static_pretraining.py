@@ -65,7 +65,23 @@ def _pretrain(corpus: Sequence[str | Path], out, report, options: StaticPretrain
         model.updates = int(np.clip(total / STEPS / batch_size, 1, UPDATES))
     in_step = batch_size * model.updates
     steps = max(1, round(total / in_step))
-    history = _fit(model, ids, counts, options, adagrad, batch_size, report, out, run.identity, steps)
+    rate = options.learning_rate or options.RATES["adagrad" if adagrad else options.model]
+    settings = {"steps": steps, "learning_rate": rate, "folder": out, "identity": run.identity}
+    noise = NOISE[options.model]
+    windows = FIRST, options.window, options.sample, in_step // CENTRES, options.seed, noise
+    kind = RowwiseAdagrad if adagrad else SGD
+
+    def scaled(learning_rate: float, **others: Any) -> keras.optimizers.Optimizer:
+        return kind(learning_rate, gradient_scale=float(batch_size))  # the sum over the words, as word2vec.c makes it
+
+    history = fit.fit(
+        model,
+        lambda start: pipeline.collated(partial(blocks, ids, counts, *windows), _collate, start=start),
+        loss={"logits": losses.NegativeSampling(options.negatives, noise)},
+        optimizer=OptimizerSpec(scaled),
+        report=report,
+        options=options.fit(warmup=0.0, decay="linear", **settings),
+    )
     if is_chief(strategy):
         run.save(out, history, tokens_per_step=options.epochs * float(counts.counts.sum()) / steps)
         saving.save(out, _encoder(model, bundle), bundle)
@@ -112,40 +128,8 @@ def _trainer(bundle: Bundle, options: StaticPretraining) -> static.Trainer:
     return static.TRAINERS[options.model](config, options.window, CENTRES, NOISE[options.model], subwords)
 
 
-def _fit(
-    model: static.Trainer,
-    ids: EncodedCorpus,
-    counts: WordCounts,
-    options: StaticPretraining,
-    adagrad: bool,
-    batch_size: int,
-    report,
-    out,
-    identity,
-    steps: int,
-) -> list[dict]:
-    rows = batch_size * model.updates // CENTRES
-    noise = NOISE[options.model]
-    make = partial(blocks, ids, counts, FIRST, options.window, options.sample, rows, options.seed, noise)
-
-    def collate(batch: Blocks, rng: Any) -> tuple[dict, dict]:
-        return batch.inputs, {"logits": batch.windows}
-
-    kind = RowwiseAdagrad if adagrad else SGD
-
-    def scaled(learning_rate: float, **others: Any) -> keras.optimizers.Optimizer:
-        return kind(learning_rate, gradient_scale=float(batch_size))  # the sum over the words, as word2vec.c makes it
-
-    rate = options.learning_rate or options.RATES["adagrad" if adagrad else options.model]
-    settings = {"steps": steps, "learning_rate": rate, "warmup": 0.0, "decay": "linear"}
-    return fit.fit(
-        model,
-        lambda start: pipeline.collated(make, collate, start=start),
-        loss={"logits": losses.NegativeSampling(options.negatives, noise)},
-        optimizer=OptimizerSpec(scaled),
-        report=report,
-        options=options.fit(folder=out, identity=identity, **settings),
-    )
+def _collate(batch: Blocks, rng: Any) -> tuple[dict, dict]:
+    return batch.inputs, {"logits": batch.windows}
 
 
 def _encoder(model: keras.Model, bundle: Bundle) -> keras.Model:

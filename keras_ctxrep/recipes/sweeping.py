@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.options import Finetuning, keywords
-from keras_ctxrep.recipes.finetuning import Run
+from keras_ctxrep.recipes.finetuning import Observers, Run
 from keras_ctxrep.recipes.reading import Data, in_memory, read, split
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.training import checkpoints
@@ -67,18 +67,24 @@ class Row:
         return self.folders[self.scores.index(self.score)]
 
 
-@keywords(Finetuning)
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What each run of a sweep has in common; its fields are those of `finetune`."""
+
+    data: Data
+    dev: Data | float
+    encoder: str | Path
+    task: str = "classify"
+
+
+@keywords(Finetuning, experiment=Experiment, observers=Observers)
 def sweep(
     grid: Mapping[str, Sequence],
     out: str | Path,
     seeds: int = 1,
-    report: Callable[[dict], None] | None = None,
-    announce: Callable[[str], None] | None = None,
     *,
-    data: Data,
-    dev: Data | float,
-    encoder: str | Path,
-    task: str = "classify",
+    experiment: Experiment,
+    observers: Observers,
     options: Finetuning,
     task_options: Mapping[str, Any] | None = None,
 ) -> list[Row]:
@@ -93,9 +99,10 @@ def sweep(
         grid: option, of the run or of its task -> the values to try, in place of that in the options.
         out: the model folder to write.
         seeds: runs of each combination, with the seeds from `seed` on.
-        report: called with each evaluation.
-        announce: called with a line about each run when it begins, e.g. "run 2 of 9: learning_rate=3e-05,seed=1".
-        data, dev, encoder, task, task_options: as in `finetune`; a fraction as `dev` is drawn once.
+        experiment: or its fields as keywords; a fraction as `dev` is drawn once.
+        observers: or its fields as keywords; `announce` is called with a line about each run when it begins, e.g.
+            "run 2 of 9: learning_rate=3e-05,seed=1".
+        task_options: as in `finetune`.
         options: or its fields as keywords. `tensorboard` gets a folder for each run.
 
     Returns: the combinations, the best one first.
@@ -105,13 +112,13 @@ def sweep(
             cannot be swept, or several machines.
     """
     _check(grid, seeds)
-    trained = tasks.get(task)
+    trained, data, dev = tasks.get(experiment.task), experiment.data, experiment.dev
     if isinstance(dev, float | int):
         data, dev = split([*read(trained, data, options.columns)], dev, options.seed)
     data = in_memory(trained, data, options.columns)
     dev = in_memory(trained, dev, options.columns if options.dev_columns is None else options.dev_columns)
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    arguments = {"data": data, "dev": dev, "encoder": encoder, "task": task}
+    arguments = {"data": data, "dev": dev, "encoder": experiment.encoder, "task": experiment.task}
     runs = [
         _SeededRun(values, options.seed + number, Path(out), arguments, options, task_options or {})
         for values in combinations
@@ -124,10 +131,10 @@ def sweep(
     for number, run in enumerate(runs, 1):
         line = f"run {number} of {len(runs)}: {run.name}"
         done = finished(run.folder, run.record.identity)
-        if announce is not None:
-            announce(f"{line} (finished before)" if done else line)
+        if observers.announce is not None:
+            observers.announce(f"{line} (finished before)" if done else line)
         if not done:
-            run.train(report)
+            run.train(observers)
     rows = [_row([run for run in runs if run.values == values]) for values in combinations]
     rows.sort(key=lambda row: row.mean if row.smaller else -row.mean)  # stable: of equals the first
     _write(rows, Path(out), options.seed)
@@ -178,9 +185,9 @@ class _SeededRun:
         run.check()
         self.record, self.task = run.record(), run.task
 
-    def train(self, report: Callable[[dict], None] | None) -> None:
+    def train(self, observers: Observers) -> None:
         try:
-            Run(**self._arguments).train(report)
+            Run(**self._arguments).train(replace(observers, announce=None))
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from error
         gc.collect()  # the model, whose parts refer to each other

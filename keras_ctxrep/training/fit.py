@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import keras
 import tensorflow as tf
@@ -22,7 +23,24 @@ from keras_ctxrep.training.checkpoints import Checkpoint, Metric
 from keras_ctxrep.training.progress import EvaluationBar, Progress, tensorboard
 from keras_ctxrep.training.strategy import is_chief, mean_over_workers, several_workers
 
-__all__ = ["Metric", "OptimizerSpec", "compile", "fit"]
+__all__ = ["Evaluation", "Metric", "OptimizerSpec", "compile", "fit"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How a model is evaluated while it is trained.
+
+    Attributes:
+        eval_model: the model to evaluate, with layers of the same names, if not the trained one itself. A biLM with a
+            sampled softmax or with streams needs one.
+        metric: of the validation, by which the best weights are chosen (default: the loss on a data set, the first
+            metric of a function, of which larger is better).
+        report: called with each evaluation's metrics.
+    """
+
+    eval_model: keras.Model | None = None
+    metric: Metric | None = None
+    report: Callable[[dict], None] | None = None
 
 
 def compile(
@@ -68,18 +86,16 @@ def compile(
     return model
 
 
-@keywords(Fit)
+@keywords(Fit, evaluation=Evaluation)
 def fit(
     model: keras.Model,
     data: tf.data.Dataset | Callable[[int], tf.data.Dataset],
     validation: tf.data.Dataset | Callable[[keras.Model], Mapping[str, float]] | None = None,
-    eval_model: keras.Model | None = None,
     loss: keras.losses.Loss | Callable | Mapping[str, keras.losses.Loss] | None = None,
     optimizer: OptimizerSpec | None = None,
-    report: Callable[[dict], None] | None = None,
-    metric: Metric | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     *,
+    evaluation: Evaluation,
     options: Fit,
 ) -> list[dict]:
     """Trains with AdamW or another optimizer, a linear warm-up and a decay, and keeps the weights that validated best.
@@ -95,18 +111,14 @@ def fit(
         model: of this package; compiled here.
         data: endless batches, or a function from a number of batches to those after them.
         validation: a data set, one pass of which is an evaluation, or a function from the model to metrics.
-        eval_model: the model to evaluate, with layers of the same names, if not `model` itself. A biLM with a sampled
-            softmax or with streams needs one.
         loss: as in `compile`.
         optimizer: the optimizer (default: `OptimizerSpec(AdamW)`).
-        report: called with each evaluation's metrics.
-        metric: of `validation`, by which the best weights are chosen (default: the loss on a data set, the first metric
-            of a function, of which larger is better).
         callbacks: of one's own, called after those of this function. An epoch is at most 20 steps to them; the logs of
             one at whose end the run was evaluated have `val_loss` or the metrics as `val_NAME`. One that sets
             `model.stop_training` ends the run, with an evaluation if the last step had none. They are not part of a
             checkpoint: of a run that resumes, `on_train_begin` is called again, at times twice. Each of several workers
             calls its own, and all of them must stop at the same step.
+        evaluation: the model to evaluate, the metric, and who is told; or its fields one by one, as keywords.
         options: length of the run, learning rate, evaluations and so on; or its fields one by one, as keywords.
 
     Returns: the evaluations, each {"step", "minutes", "loss", "val_loss", metrics ...}.
@@ -117,6 +129,7 @@ def fit(
             or a loss that became infinite or NaN: a checkpoint that was written before is kept.
         ConnectionError: another worker has ended.
     """
+    eval_model, metric = evaluation.eval_model, evaluation.metric
     _check(model, options, validation is not None and eval_model is None)
     _set_memory_options(model, options)
     optimizer = optimizer or OptimizerSpec(AdamW)
@@ -128,7 +141,7 @@ def fit(
     if metric is None and isinstance(validation, tf.data.Dataset):
         metric = Metric("loss", smaller_is_better=True)
     chief = is_chief(model.distribute_strategy)
-    progress = Progress(model, options, peak, evaluate, metric, report if chief else None)
+    progress = Progress(model, options, peak, evaluate, metric, evaluation.report if chief else None)
     checkpoint = None
     with ExitStack() as resources:
         if options.folder is not None:

@@ -13,7 +13,16 @@ import tensorflow as tf
 
 from keras_ctxrep.atomic import lock_folder
 
-__all__ = ["choose", "is_chief", "local_cluster", "lock_output", "mean_over_workers", "scope", "several_workers"]
+__all__ = [
+    "check_devices",
+    "choose",
+    "is_chief",
+    "local_cluster",
+    "lock_output",
+    "mean_over_workers",
+    "scope",
+    "several_workers",
+]
 
 _TF_CONFIG = (
     '{"cluster": {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]}, "task": {"type": "worker", "index": 0}}, where index '
@@ -47,6 +56,22 @@ def choose(name: str = "auto") -> tf.distribute.Strategy:
     if name not in ("auto", "one"):
         raise ValueError(f"strategy={name!r}: choose auto, one, mirrored or multiworker")
     return tf.distribute.get_strategy()
+
+
+def check_devices(batch_size: int, precision: str, strategy: tf.distribute.Strategy) -> None:
+    """Raises a ValueError for options of a run that its devices or Keras do not support.
+
+    Args:
+        batch_size: examples of a step, over all devices.
+        precision: name of a Keras dtype policy.
+        strategy: where the run trains.
+    """
+    if batch_size % strategy.num_replicas_in_sync:
+        raise ValueError(f"batch_size={batch_size}: {strategy.num_replicas_in_sync} devices share it in equal parts")
+    try:
+        keras.DTypePolicy(precision)
+    except ValueError:
+        raise ValueError(f"precision={precision!r}: no dtype policy of Keras, such as mixed_bfloat16") from None
 
 
 @contextmanager

@@ -958,7 +958,7 @@ def test_an_eval_model_is_given_the_weights_of_the_model(rng):
     batch = language_model_batch(features, vocabulary, features.encode(["a b c", "d e", "f"]))
     model, eval_model = (elmo.language_model(ONE_LAYER, 9, samples) for samples in (5, None))
     data, valid = (tf.data.Dataset.from_tensors(part) for part in (for_sampling(*batch), batch))
-    history = fit.fit(model, data.repeat(), valid, eval_model, steps=40, learning_rate=0.02, evaluations=2)
+    history = fit.fit(model, data.repeat(), valid, eval_model=eval_model, steps=40, learning_rate=0.02, evaluations=2)
     assert history[-1]["val_loss"] < history[0]["val_loss"] < np.log(9)
     again = elmo.language_model(ONE_LAYER, 9)
     copy_weights(model, again)
