@@ -48,10 +48,13 @@ class Embed(options.Embedding, Command[int]):
     Tokens are words (ELMo, static vectors) or word pieces without markers (BERT; --words: words). All layers of
     many sentences are large: --layers mix or top, --layer-numbers and --dtype float16 write less.
 
-    Returns: the number of sentences. In Python `sentences` are strings, read lazily. A sentence without words has a
-        vector of zeros, and one longer than the model reads is cut. With `carry_state` each sentence begins where the
-        one `batch_size` before it ended, as in bilm-tf and AllenNLP: sentence k of a batch belongs to row k, and a
-        shorter batch continues the first rows; without it no figure depends on `batch_size`.
+    Notes:
+        In Python, `sentences` are strings, read lazily. A sentence without words has a vector of zeros, and one longer
+        than the model reads is cut. With `carry_state` each sentence begins where the one `batch_size` before it ended,
+        as in bilm-tf and AllenNLP: sentence k of a batch belongs to row k, and a shorter batch continues the first
+        rows; without it no figure depends on `batch_size`.
+
+    Returns: the number of sentences.
 
     Raises:
         TypeError: there is no such option, or one string instead of sentences.

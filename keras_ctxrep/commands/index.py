@@ -27,8 +27,11 @@ class Index(options.Indexing, Command[int]):
     The folder is written whole or not at all. From 50,000 rows on it gets a graph for approximate search, if
     the extra [search] is installed.
 
-    Returns: the number of rows in the index. In Python `encoder` may be a `Model`; `progress` is called with the number
-        of rows encoded, `report` with messages: texts that were left out or cut, and which search a large index has.
+    Notes:
+        In Python, `encoder` may be a `Model`; `progress` is called with the number of rows encoded, `report` with
+        messages: texts that were left out or cut, and which search a large index has.
+
+    Returns: the number of rows in the index.
 
     Raises:
         TypeError: there is no such option.

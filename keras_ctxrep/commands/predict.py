@@ -50,8 +50,9 @@ class Predict(options.Prediction, Command[None]):
       ctxrep predict mine.tflite --input lines.txt --processes 8 --out answers
       ctxrep predict mine.tflite --input lines.txt --runner spark --out answers
 
-    Returns: when all is written. In Python `source` and `out` may be streams, and `rows` says that `source` is what
-        --data names. A file is there whole or not at all; with several processes or a runner `out` is a folder, as in
+    Notes:
+        In Python, `source` and `out` may be streams, and `rows` says that `source` has rows, as `data`. A file is there
+        whole or not at all; with several processes or a runner `out` is a folder, as in
         `predicting_parts.predict_parts`. `report` is called with messages about rows that are left out, cut, or without
         an answer.
 

@@ -20,18 +20,23 @@ class Score(Scoring, Command[Any]):
     A task's metrics, with an interval and the worst examples; a biLM's
     full-softmax perplexity, or a BERT's MLM and NSP accuracy; of static word vectors analogies and similarities.
 
+    Notes:
+        A biLM: full-softmax perplexity forward, backward and exp of the mean of both losses, over all words and
+        sentence ends of a text. A language model in one direction: perplexity over tokens and ends of lines, through
+        which the state is carried from the first to the last, the same per word, and bits per character; with
+        `compare_ngram`, beside them the figures of interpolated modified Kneser-Ney n-grams (Chen & Goodman 1999) of
+        the same tokens, counted in that text line by line. A BERT pretrainer: MLM and NSP accuracy, on text, 15% of
+        whose pieces are masked one by one however it was trained. A task model: `Task.evaluate`; malformed examples
+        are left out and counted under "skipped" with `skip_bad`.
+
+        In Python, `folder` may be a `Model`, with its present weights, and `data` as in `reading.read`. No figure
+        depends on `batch_size`, but with `carry_state`, whose streams it counts.
+
     Returns: of a task model or an encoder, on labelled examples, {"examples": how many, "metric": the name of the main
         metric, all metrics by name, "f1_of": the label that "f1" is of, where there is one, "interval": its 95%
         bootstrap interval, "table": rows of text or None, "by_label": of a classifier rows of text, "worst": the
         examples that were answered worst, each {"source", "input", "expected", "answer"}, with "texts", both texts of a
-        pair, and "confidence" where they exist}; malformed examples are left out and counted under "skipped" with
-        `skip_bad`. A biLM: full-softmax perplexity forward, backward and exp of the mean of both losses, over all words
-        and sentence ends of a text. A language model in one direction: perplexity over tokens and ends of lines,
-        through which the state is carried from the first to the last, the same per word, and bits per character; with
-        `compare_ngram`, beside them the figures of interpolated modified Kneser-Ney n-grams (Chen & Goodman 1999) of
-        the same tokens, counted in that text line by line. A BERT pretrainer: MLM and NSP accuracy, on text, 15% of
-        whose pieces are masked one by one however it was trained. With `lm` an iterator, as of `score_sentences`. No
-        figure depends on `batch_size`, but with `carry_state`, the number of streams.
+        pair, and "confidence" where they exist}. With `lm` an iterator, as of `score_sentences`.
 
     Raises:
         ValueError: the data is malformed or does not fit the model's task.

@@ -29,10 +29,11 @@ class Serve(Command[None]):
     work against it. The port is open at once, and answers 503 until the model is loaded; a new version is
     served without a restart. It is no production server: that is TensorFlow Serving. Needs the extra [serve].
 
-    Returns: when it is interrupted. A model folder has the signatures of its export, and a .tflite file, which needs no
-        TensorFlow, that of texts alone. 127.0.0.1 is reached by that name or localhost only, see `server.application`.
-        A version that cannot be loaded leaves the one before it in place. `announce` is called with the address when
-        the model answers, `report` with a line about what is loaded.
+    Notes:
+        A model folder has the signatures of its export, and a .tflite file, which needs no TensorFlow, that of texts
+        alone. 127.0.0.1 is reached by that name or localhost only, see `server.application`. A version that cannot be
+        loaded leaves the one before it in place. `announce` is called with the address when the model answers, `report`
+        with a line about what is loaded.
 
     Raises:
         ValueError: the path is no model, or a number out of its range.
