@@ -248,7 +248,7 @@ def _answers(args: argparse.Namespace, server) -> Iterator[dict | str]:
 
 
 def _client_flags(flags: Flags) -> None:
-    from keras_ctxrep.text.bundle import SIGNATURE
+    from keras_ctxrep.text.artifacts import SIGNATURE
 
     flags.add("texts", "texts (default: the lines of standard input)", nargs="*", metavar="TEXT")
     flags.add("--url", "of the server: http://HOST:8501, or grpc://HOST:8500", required=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from keras_ctxrep import saving, zoo
 from keras_ctxrep.atomic import atomic_folder, check_folder
 from keras_ctxrep.convert import bert, vectors
-from keras_ctxrep.text.bundle import CARD
+from keras_ctxrep.text.artifacts import CARD
 from keras_ctxrep.training import checkpoints, runs
 
 __all__ = ["convert"]

@@ -22,6 +22,7 @@ from keras_ctxrep.options import Scoring, keywords
 from keras_ctxrep.recipes.corpora import masked_once, watched
 from keras_ctxrep.recipes.reading import Data
 from keras_ctxrep.recipes.targets import fitting
+from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
@@ -151,7 +152,7 @@ def _exported(path: str | Path) -> Predictor | None:
 
     path = Path(path)
     versions = [path, *path.iterdir()] if path.is_dir() and not (path / bundles.NAME).is_file() else []
-    saved_model = any((version / bundles.SAVED_MODEL).is_file() for version in versions)
+    saved_model = any((version / artifacts.SAVED_MODEL).is_file() for version in versions)
     return open_engine(path).predictor if saved_model or path.suffix == ".tflite" else None
 
 
