@@ -51,7 +51,7 @@ KERAS, AUTO = ENGINES = ("keras", "auto")  # of a model folder, see `inference.s
 PLACES = ("auto", "one", "mirrored", "multiworker")  # where to train
 DECAYS = ("linear", "cosine", "inverse_sqrt", "none")  # of the learning rate
 GROUPS = ("data", "model", "schedule", "output", "machine", "task")  # of the command's help, in this order
-FAMILIES = {
+FAMILY_TITLES = {
     "elmo": "ELMo",
     "bert": "BERT",
     "lm": "lm",
@@ -78,14 +78,14 @@ def option(default: Any, help: str | Mapping[str, str], group: str | None = None
             `argparse.ArgumentParser.add_argument`; `neutral=True`: the result of a run and its identity do not depend
             on it; `model=True`: a model folder, or the name of a published model; `excludes`, a name that several
             options have: one of them on the command line replaces all of them in a configuration file; `families`,
-            those of `FAMILIES` whose pretraining has the option (default: all).
+            those of `FAMILY_TITLES` whose pretraining has the option (default: all).
     """
     if not isinstance(help, str):
         metadata["families"] = help
-        help = "; ".join(f"{FAMILIES[family]}: {text}" for family, text in help.items())
+        help = "; ".join(f"{FAMILY_TITLES[family]}: {text}" for family, text in help.items())
     elif "families" in metadata:
         metadata["families"] = dict.fromkeys(metadata["families"], help)
-        help = f"{', '.join(FAMILIES[family] for family in metadata['families'])}: {help}"
+        help = f"{', '.join(FAMILY_TITLES[family] for family in metadata['families'])}: {help}"
     if unknown := metadata.keys() - _METADATA - BOUNDS:
         raise TypeError(f"{unknown.pop()}: options have {', '.join(sorted(_METADATA | BOUNDS))}")
     allowed = Range(**{name: metadata.pop(name) for name in BOUNDS & metadata.keys()})

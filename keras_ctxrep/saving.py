@@ -12,6 +12,7 @@ from keras_ctxrep import checks, tasks
 from keras_ctxrep.models import bert, stack, static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import Model, copy_weights
+from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.training import checkpoints
@@ -178,7 +179,7 @@ def restore(folder: str | Path, bundle: Bundle) -> keras.Model:
     except (ValueError, KeyError, OSError) as error:
         message = f"{path}: not the weights of the model in {bundles.NAME}: {checks.first_line(error)}"
         raise ValueError(message) from error
-    bundles.check_finite(path, ((weight.path, weight.value.numpy()) for weight in model.weights))
+    artifacts.check_finite(path, ((weight.path, weight.value.numpy()) for weight in model.weights))
     return model
 
 

@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_ctxrep.text.bundle import SIGNATURE, Bundle
+from keras_ctxrep.text.artifacts import SIGNATURE
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_export import text_ops
 
 __all__ = ["Generation", "sampled"]

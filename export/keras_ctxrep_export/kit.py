@@ -26,7 +26,8 @@ from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.inference.messages import PredictionLog, array_of, predict_request
 from keras_ctxrep.tasks import Query
 from keras_ctxrep.tasks.abilities import Searches
-from keras_ctxrep.text.bundle import PRETRAINED, SIGNATURE, TFLITE_FIGURES, Bundle, pretrained_card
+from keras_ctxrep.text.artifacts import SIGNATURE
+from keras_ctxrep.text.bundle import PRETRAINED, TFLITE_FIGURES, Bundle, pretrained_card
 from keras_ctxrep.training.shards import serialized
 
 __all__ = ["write"]

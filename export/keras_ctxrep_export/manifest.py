@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_ctxrep.atomic import sha256
 from keras_ctxrep.checks import printable, read_json
-from keras_ctxrep.text.bundle import SAVED_MODEL, SIGNATURE
+from keras_ctxrep.text.artifacts import SAVED_MODEL, SIGNATURE
 from keras_ctxrep.training.shards import serialized
 from keras_ctxrep.version import __version__
 

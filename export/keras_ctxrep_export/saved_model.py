@@ -22,8 +22,10 @@ from keras_ctxrep.checks import first_line, printable
 from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.messages import predict_request
 from keras_ctxrep.inference.predictor import Engine, Predictor, TextRunner
+from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import SIGNATURE, Bundle, latest, versions
+from keras_ctxrep.text.artifacts import SIGNATURE, latest, versions
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_export import kit, manifest
 from keras_ctxrep_export.generation import Generation
 from keras_ctxrep_export.signatures import Signatures
@@ -121,7 +123,7 @@ def export(
             kit.write(new, folder, bundle, loaded, source)
         manifest.write(new, loaded)
         version = _publish(new, folder)
-        exported = [name for name in versions(folder) if (folder / name / bundles.SAVED_MODEL).is_file()]
+        exported = [name for name in versions(folder) if (folder / name / artifacts.SAVED_MODEL).is_file()]
         for old in exported[:-keep] if keep else ():
             with contextlib.suppress(FileNotFoundError):  # another export has removed it
                 os.replace(folder / old, work / old)  # gone at once; a poller never sees a part of it
@@ -194,7 +196,7 @@ def loaded(path: str | Path) -> Any:
         remedy = "copy the whole folder again, or export again"
         raise ValueError(f"{path}: TensorFlow cannot load it: {reason}; {remedy}") from error
     weights = {id(weight): weight for function in model.signatures.values() for weight in function.variables}
-    bundles.check_finite(path, ((weight.name, weight.numpy()) for weight in weights.values()))
+    artifacts.check_finite(path, ((weight.name, weight.numpy()) for weight in weights.values()))
     return model
 
 

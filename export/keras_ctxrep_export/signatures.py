@@ -11,7 +11,8 @@ from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import families, heads
 from keras_ctxrep.tasks.abilities import ExampleApi, LabelsWords, Searches
 from keras_ctxrep.tasks.answering import NO_WORDS
-from keras_ctxrep.text.bundle import SIGNATURE, Bundle
+from keras_ctxrep.text.artifacts import SIGNATURE
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.training.shards import serialized
 from keras_ctxrep_export import text_ops
 

@@ -46,7 +46,7 @@ def features(bundle: Bundle) -> GraphFeatures:
     >>> batch["char_ids"].numpy()[0].tolist(), batch["mask"].numpy().tolist()
     ([[259, 73, 106, 260, 261, 261], [259, 34, 260, 261, 261, 261]], [[1, 1], [0, 0]])
     """
-    ops: Any = PairOps(bundle) if bundle.apart else FAMILIES[bundle.family](bundle)
+    ops: Any = PairOps(bundle) if bundle.apart else GRAPH_SIDES[bundle.family](bundle)
     return ops
 
 
@@ -542,10 +542,10 @@ class PairOps(tf.Module):
         prepared = of_kind(bundle.features, PairFeatures)
         self.before, _ = prepared.features.markers
         alone = replace(bundle, stack={})
-        self.one: Any = FAMILIES[bundle.family](alone)
+        self.one: Any = GRAPH_SIDES[bundle.family](alone)
         self.first: Any = self.one
         if prepared.max_question is not None and prepared.max_question < bundle.max_length:
-            self.first = FAMILIES[bundle.family](replace(alone, max_length=prepared.max_question))
+            self.first = GRAPH_SIDES[bundle.family](replace(alone, max_length=prepared.max_question))
 
     def __call__(self, text: tf.Tensor, pair: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._joined(self.first.plain(text), self.one.plain(pair))
@@ -678,7 +678,7 @@ def _tokens_of(begins: tf.Tensor, marks: tf.Tensor, last: tf.Tensor) -> tf.Tenso
     return tf.where((begin < end) & (end <= last[:, None, None]), spans, 0)
 
 
-FAMILIES: dict[str, Callable[[Bundle], WordOps | PieceOps | TokenOps]] = {
+GRAPH_SIDES: dict[str, Callable[[Bundle], WordOps | PieceOps | TokenOps]] = {
     "elmo": WordOps,
     "bert": PieceOps,
     "static": lambda bundle: PieceOps(bundle) if bundle.config.get("pieces") else WordOps(bundle),

@@ -13,7 +13,8 @@ from keras_ctxrep.convert.weights import Tensor, check, fill
 from keras_ctxrep.models import bert
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
-from keras_ctxrep.text.bundle import VOCAB, Bundle
+from keras_ctxrep.text.artifacts import VOCAB
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import WordPiece
 
 __all__ = ["ARCHITECTURES", "Architecture", "summary"]

@@ -15,7 +15,8 @@ from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, single, visible
 from keras_ctxrep.models import bert
-from keras_ctxrep.text.bundle import VOCAB, Bundle
+from keras_ctxrep.text.artifacts import VOCAB
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import read_vocab
 from keras_ctxrep.version import install_hint
 

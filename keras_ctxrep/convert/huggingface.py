@@ -26,7 +26,8 @@ from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS
 from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, arrays, listed, package
 from keras_ctxrep.models import bert
-from keras_ctxrep.text.bundle import VOCAB, Bundle
+from keras_ctxrep.text.artifacts import VOCAB
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, read_vocab, vocab_text
 
 __all__ = ["read", "weight_map", "write"]

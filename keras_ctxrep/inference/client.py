@@ -16,8 +16,10 @@ import numpy as np
 
 from keras_ctxrep.checks import printable, read_json
 from keras_ctxrep.inference.predictor import Engine, Predictor, TextRunner
+from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import SIGNATURE, Bundle
+from keras_ctxrep.text.artifacts import SIGNATURE
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.transport import open_url, read_all, reason_of
 
 __all__ = ["ServerEngine", "Target", "bundle_of", "connect", "load"]
@@ -117,7 +119,7 @@ def bundle_of(folder: str | Path, version: int | None = None) -> Bundle:
         ValueError: there is no bundle, or it is damaged.
     """
     folder = Path(folder)
-    numbers = bundles.versions(folder) if folder.is_dir() and not (folder / bundles.NAME).is_file() else []
+    numbers = artifacts.versions(folder) if folder.is_dir() and not (folder / bundles.NAME).is_file() else []
     if numbers := [name for name in numbers if (folder / name / "assets.extra" / bundles.NAME).is_file()]:
         folder = folder / (numbers[-1] if version is None else str(version))
     return bundles.load(folder)

@@ -16,7 +16,7 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError as DecodeError
 
-from keras_ctxrep.text.bundle import SIGNATURE
+from keras_ctxrep.text.artifacts import SIGNATURE
 
 MOST = 1 << 24  # values of a tensor that are not sent one by one
 # number of a data type -> its name, its NumPy type, and the field of its values

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from keras_ctxrep.checks import printable, read_json
-from keras_ctxrep.text.bundle import SIGNATURE
+from keras_ctxrep.text.artifacts import SIGNATURE
 from keras_ctxrep.version import install_hint
 
 __all__ = ["Limits", "Served", "Versions", "application"]

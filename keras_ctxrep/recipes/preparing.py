@@ -17,7 +17,7 @@ from keras_ctxrep.deprecated import moved
 from keras_ctxrep.options import Preparation
 from keras_ctxrep.recipes import corpora
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import NAME, VOCAB
+from keras_ctxrep.text.artifacts import NAME, VOCAB
 from keras_ctxrep.text.corpus import UNIT, units
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import PREPARED, Masked, Masking, read_masked

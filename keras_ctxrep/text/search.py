@@ -11,7 +11,7 @@ import numpy as np
 from keras_ctxrep.atomic import sha256
 from keras_ctxrep.checks import printable
 from keras_ctxrep.text import index_files
-from keras_ctxrep.text.bundle import VOCAB
+from keras_ctxrep.text.artifacts import VOCAB
 from keras_ctxrep.text.features import check_texts
 from keras_ctxrep.text.index_files import STORAGES, Row, batches_of, encoded
 from keras_ctxrep.text.retrieval import unit

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from keras_ctxrep.atomic import sha256, temporary_folder
 from keras_ctxrep.checks import printable
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import NAME
+from keras_ctxrep.text.artifacts import NAME
 from keras_ctxrep.zoo import folders, hub
 from keras_ctxrep.zoo.download import fetch, unpack
 from keras_ctxrep.zoo.entries import PATTERNS, Entry, lookup

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep_tflite import runtime
 
@@ -107,7 +108,7 @@ def hashed(model: bytes, files: dict[str, bytes], fields: Any) -> bytes:
         fields.pop(bundles.CHECKSUM, None)
     if isinstance(fields, dict) and isinstance(fields.get("files"), dict):
         for name in fields["files"]:
-            content = {**files, bundles.TFLITE: model}.get(name, b"")
+            content = {**files, artifacts.TFLITE: model}.get(name, b"")
             fields["files"][name] = hashlib.sha256(content).hexdigest()
     return joined(model, [*(files | {bundles.NAME: json.dumps(fields).encode()}).items()])
 

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import saving
-from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import TFLITE, Bundle, write_tflite
+from keras_ctxrep.text import artifacts
+from keras_ctxrep.text.artifacts import TFLITE
+from keras_ctxrep.text.bundle import Bundle, load, write_tflite
 from keras_ctxrep_tflite import quantize, runtime, weights
 
 
@@ -62,7 +63,7 @@ def model_of(path):
     ],
 )
 def test_the_bundle_of_another_model(fields, message, file, tmp_path):
-    bundle = bundles.load(file)
+    bundle = load(file)
     reads = replace(bundle.reads, **fields.pop("reads", {}))
     write_tflite(tmp_path / "other.tflite", model_of(file), replace(bundle, reads=reads, **fields))
     with pytest.raises(ValueError, match=rf"other\.tflite: .*{message}.*; copy the file again, or convert the model"):
@@ -96,7 +97,7 @@ def test_every_file_in_the_archive_is_checked(file, tmp_path):
 
 def test_the_model_is_hashed_once(file, monkeypatch):
     sizes, sha256 = [], hashlib.sha256
-    monkeypatch.setattr(bundles, "sha256", lambda path, size=None: sizes.append(size) or _digest(path, size, sha256))
+    monkeypatch.setattr(artifacts, "sha256", lambda path, size=None: sizes.append(size) or _digest(path, size, sha256))
     runtime.load(file)
     assert sizes == [len(model_of(file))]
 
@@ -207,6 +208,6 @@ def test_weights_that_are_not_finite_are_not_loaded(form, file, tmp_path):
     values.setflags(write=True)
     values[0] = np.nan
     path = tmp_path / "m.tflite"
-    write_tflite(path, bytes(data), bundles.load(file))
+    write_tflite(path, bytes(data), load(file))
     with pytest.raises(ValueError, match=rf"m\.tflite: the weights '{re.escape(name)}' have 1 of [\d,]+ values that"):
         runtime.load(path)

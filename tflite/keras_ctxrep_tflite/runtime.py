@@ -22,6 +22,7 @@ from keras_ctxrep.inference.predictor import Engine, Predictor
 from keras_ctxrep.inference.silence import quiet_stderr
 from keras_ctxrep.options import Generation
 from keras_ctxrep.tasks import Task
+from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.pairs import PAIR
@@ -144,7 +145,7 @@ def _check_weights(path: str | Path, copy: str | Path) -> None:
         floats = [*weights.floats(np.memmap(copy, np.uint8, "r"))]
     except Exception:  # it is not the flatbuffer of a model, of which LiteRT says what is wrong
         return
-    bundles.check_finite(path, floats)
+    artifacts.check_finite(path, floats)
 
 
 class _Model:

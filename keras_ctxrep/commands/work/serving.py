@@ -13,8 +13,9 @@ from keras_ctxrep.checks import first_line
 from keras_ctxrep.inference.client import OUTPUTS
 from keras_ctxrep.inference.server import Limits, Served, Versions, application
 from keras_ctxrep.inference.silence import start_tensorflow
+from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import SIGNATURE
+from keras_ctxrep.text.artifacts import SIGNATURE
 from keras_ctxrep.version import install_hint
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Source:
         elif (self.path / bundles.NAME).is_file():
             self.kind, self.open, default = "a model folder", _of_model_folder, self.path.resolve().name
         else:
-            self.kind, self.open, folder = "a SavedModel", _of_saved_model, bundles.latest(self.path).resolve()
+            self.kind, self.open, folder = "a SavedModel", _of_saved_model, artifacts.latest(self.path).resolve()
             default = folder.parent.name if folder.name.isdecimal() else folder.name
         self.name = name or default
         self.loads = 0
@@ -116,7 +117,7 @@ class Source:
     def _state(self) -> tuple:
         """The folder or file of the version that is there now, and what changes where its files do."""
         if self.open is _of_saved_model:
-            path = bundles.latest(self.path)
+            path = artifacts.latest(self.path)
             files = sorted(file for file in path.rglob("*") if file.is_file())
         else:
             path = self.path
