@@ -210,7 +210,8 @@ def _of_file(path: Path, name: str, version: int) -> Served:
 
     def run(signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         texts, *pairs = ([text.decode("utf-8", "replace") for text in inputs[n]] for n in names if n != "marks")
-        answers = predictor.answers(texts, pairs[0] if pairs else None, inputs.get("marks"))
+        marks: Any = inputs.get("marks")  # an array
+        answers = predictor.answers(texts, pairs[0] if pairs else None, marks)
         return _outputs([_values(answer, bundle.labels) for answer in answers], outputs, sizes)
 
     inputs = {n: {"dtype": "string", "shape": [-1]} for n in names}
