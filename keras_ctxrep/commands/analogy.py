@@ -23,7 +23,7 @@ class Analogy(Command[list[tuple[str, float]]]):
     a: str = argument("the word to start from, king", metavar="A")
     b: str = argument("taken from it, man", metavar="B")
     c: str = argument("added, woman", metavar="C")
-    k: int = argument("how many", 10, "-k", above=0, metavar="N")
+    k: int = argument("how many", 10, "-k N", above=0)
     json: bool = argument("print one JSON array", False, "--json")
 
     def run(self) -> list[tuple[str, float]]:

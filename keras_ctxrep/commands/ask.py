@@ -48,14 +48,13 @@ class Ask(Answering):
     text: str | None = argument("the question (default: the lines of --input)", None, nargs="?", metavar="TEXT")
     reader: str | Path = argument(
         "a model of the task `answer`: a model folder, a SavedModel or a .tflite file",
-        flag="--reader",
+        flag="--reader MODEL",
         kw_only=True,
         model=True,
-        metavar="MODEL",
     )
-    top: int = argument("passages that are read for each question", 5, "--top", above=0, metavar="N")
+    top: int = argument("passages that are read for each question", 5, "--top N", above=0)
     encoder: str | Path | None = argument(
-        f"{ENCODER} (default: the one that made the index)", None, "--encoder", model=True, metavar="MODEL"
+        f"{ENCODER} (default: the one that made the index)", None, "--encoder MODEL", model=True
     )
 
     def needs_tensorflow(self) -> bool:

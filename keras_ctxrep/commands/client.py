@@ -27,29 +27,24 @@ class Client(Command[Iterator[dict | str]]):
     """
 
     texts: Sequence | None = argument("texts (default: the lines of standard input)", None, nargs="*", metavar="TEXT")
-    url: str = argument("of the server: http://HOST:8501, or grpc://HOST:8500", flag="--url", metavar="URL")
-    model: str = argument("its name on the server", flag="--model", metavar="NAME")
+    url: str = argument("of the server: http://HOST:8501, or grpc://HOST:8500", flag="--url URL")
+    model: str = argument("its name on the server", flag="--model NAME")
     pair: Sequence | None = argument(
-        "the second text of each; or give both as one text, with a tab between",
-        None,
-        "--pair",
-        nargs="+",
-        metavar="TEXT",
+        "the second text of each; or give both as one text, with a tab between", None, "--pair TEXT", nargs="+"
     )
     json: bool = argument("each text is a JSON object with all inputs of the signature", False, "--json")
-    signature: str = argument("of the model", SIGNATURE, "--signature", metavar="NAME")
-    version: int | None = argument("number of the version (default: the latest)", None, "--version", metavar="N")
-    label: str | None = argument("label of the version, of the server's model.config", None, "--label", metavar="NAME")
+    signature: str = argument("of the model", SIGNATURE, "--signature NAME")
+    version: int | None = argument("number of the version (default: the latest)", None, "--version N")
+    label: str | None = argument("label of the version, of the server's model.config", None, "--label NAME")
     bundle: str | Path | None = argument(
         "a local copy of the SavedModel, with its versions or one of them, or the model folder: answers have the form "
         "of `ctxrep predict`",
         None,
-        "--bundle",
-        metavar="FOLDER",
+        "--bundle FOLDER",
     )
-    batch_size: int = argument("texts of a request", 32, "--batch-size", above=0, metavar="N")
-    timeout: float = argument("seconds for a request", 10, "--timeout", above=0, metavar="S")
-    max_answer: float = argument("largest answer to a request in MB", 64, "--max-answer", above=0, metavar="MB")
+    batch_size: int = argument("texts of a request", 32, "--batch-size N", above=0)
+    timeout: float = argument("seconds for a request", 10, "--timeout S", above=0)
+    max_answer: float = argument("largest answer to a request in MB", 64, "--max-answer MB", above=0)
     dry_run: bool = argument("print the requests, JSON or gRPC's message as text, and send nothing", False, "--dry-run")
 
     def __post_init__(self):

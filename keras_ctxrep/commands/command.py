@@ -103,12 +103,14 @@ def argument(
     Args:
         help: one line.
         default: of an argument that may be left out.
-        flag: --NAME, or -N; None: it is positional on the command line.
+        flag: --NAME, or -N, and after a space its `metavar`; None: it is positional on the command line.
         kw_only: whether it has to be named in Python (default: as its class says).
         metadata: as in `options.option`, and `parse`, the function from a word to the value; `values`, a function that
             gives the values it may have; `writes=True`: a file that the command writes, which need not exist.
     """
     allowed = Range(**{name: metadata.pop(name) for name in BOUNDS & metadata.keys()})
+    if flag is not None and " " in flag:
+        flag, metadata["metavar"] = flag.split(" ")
     metadata |= {"help": help, "range": allowed, "argument": True, "flag": flag}
     return field(default=default, kw_only=kw_only, metadata=metadata)
 

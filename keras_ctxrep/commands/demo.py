@@ -25,15 +25,14 @@ class Demo(Command[dict]):
     corpus: Sequence | None = argument(
         "distil on your own text, one sentence a line, an empty line between documents",
         None,
-        "--corpus",
+        "--corpus FILE",
         nargs="+",
-        metavar="FILE",
     )
     out: str | Path = argument(
-        "folder for the models and report.html; its contents are replaced", "demo", "--out", metavar="FOLDER"
+        "folder for the models and report.html; its contents are replaced", "demo", "--out FOLDER"
     )
-    minutes: float = argument("of distillation", 1, "--minutes", above=0, metavar="N")
-    seed: int = argument("random seed", 0, "--seed", metavar="N")
+    minutes: float = argument("of distillation", 1, "--minutes N", above=0)
+    seed: int = argument("random seed", 0, "--seed N")
 
     def run(self) -> dict:
         from keras_ctxrep.demo.run import run

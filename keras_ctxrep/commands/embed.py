@@ -67,11 +67,10 @@ class Embed(options.Embedding, Command[int]):
     folder: str | Path = argument(FOLDER, model=True)
     sentences: Any = argument(
         "a text file, - for standard input, or tfds:NAME:SPLIT: the first text of each row",
-        flag="--input",
-        metavar="FILE",
+        flag="--input FILE",
         parse=_Source,
     )
-    out: str | Path = argument("FILE.npz or FILE.hdf5", flag="--out", metavar="FILE", writes=True)
+    out: str | Path = argument("FILE.npz or FILE.hdf5", flag="--out FILE", writes=True)
     progress: Callable[[int], object] = in_python(lambda count: None)
 
     def needs_tensorflow(self) -> bool:

@@ -30,7 +30,7 @@ class Fill(Answering):
     text: str | None = argument(
         "a text with one [MASK] or more (default: the lines of --input)", None, nargs="?", metavar="TEXT"
     )
-    top: int = argument("pieces for each mask", 5, "--top", above=0, metavar="N")
+    top: int = argument("pieces for each mask", 5, "--top N", above=0)
 
     def needs_tensorflow(self) -> bool:
         return not str(self.folder).endswith(".tflite")

@@ -45,13 +45,11 @@ class Index(options.Indexing, Command[int]):
         nargs="*",
         metavar="FILE",
     )
-    encoder: Any = argument(ENCODER, None, "--encoder", model=True, metavar="MODEL")
-    out: str | Path | None = argument("the folder of the index", None, "--out", metavar="FOLDER")
+    encoder: Any = argument(ENCODER, None, "--encoder MODEL", model=True)
+    out: str | Path | None = argument("the folder of the index", None, "--out FOLDER")
     progress: Callable[[int], object] = in_python(lambda count: None)
     report: Callable[[str], object] = in_python(print)
-    delete: Sequence | None = argument(
-        "instead: delete the rows with these ids", None, "--delete", nargs="+", metavar="ID"
-    )
+    delete: Sequence | None = argument("instead: delete the rows with these ids", None, "--delete ID", nargs="+")
 
     def __post_init__(self):
         if isinstance(self.sources, str | Path):

@@ -29,12 +29,12 @@ class Neighbours(Command[list | dict]):
     words: Sequence | None = argument(
         "static vectors: words, compared with the whole vocabulary", None, nargs="*", metavar="WORD"
     )
-    word: str | None = argument("the word in context", None, "--word", metavar="WORD")
-    input: str | None = argument("a text file, or - for standard input", None, "--input", metavar="FILE")
+    word: str | None = argument("the word in context", None, "--word WORD")
+    input: str | None = argument("a text file, or - for standard input", None, "--input FILE")
     sentence: str | None = argument(
-        "a sentence with the word (default: the first one in the text)", None, "--sentence", metavar="TEXT"
+        "a sentence with the word (default: the first one in the text)", None, "--sentence TEXT"
     )
-    k: int = argument("how many", 10, "-k", above=0, metavar="N")
+    k: int = argument("how many", 10, "-k N", above=0)
     layer: str | None = argument(
         "which vectors (default: the trained mix, else the top)", None, "--layer", choices=("top", "mix", "mean")
     )

@@ -42,37 +42,30 @@ class Plot(Command[list[str]]):
     folders: Sequence = argument("a model folder; mix, history: one or several", nargs="+", metavar="FOLDER")
     out: str | Path = argument(
         "the picture; attention: or an HTML page, FILE.html; probabilities: FILE.html",
-        flag="--out",
-        metavar="FILE.png",
+        flag="--out FILE.png",
         writes=True,
     )
-    text: str | None = argument("alignment, attention, probabilities: the text", None, "--text", metavar="TEXT")
-    pair: str | None = argument("attention: a second text", None, "--pair", metavar="TEXT")
-    word: str | None = argument("senses: the word", None, "--word", metavar="WORD")
+    text: str | None = argument("alignment, attention, probabilities: the text", None, "--text TEXT")
+    pair: str | None = argument("attention: a second text", None, "--pair TEXT")
+    word: str | None = argument("senses: the word", None, "--word WORD")
     data: str | Path | None = argument(
         "senses: sentences labelled with the word's sense, .tsv or .jsonl; words: a word and its tag a line (CoNLL)",
         None,
-        "--data",
-        metavar="FILE",
+        "--data FILE",
     )
     columns: Mapping[str, str] | None = argument(
-        "words: numbers of the columns (default: word=1 tag=2)", None, "--columns", nargs="+", metavar="NAME=N"
+        "words: numbers of the columns (default: word=1 tag=2)", None, "--columns NAME=N", nargs="+"
     )
-    count: int | None = argument(
-        "words: how many, the most frequent ones (default: 300)", None, "--count", above=0, metavar="N"
-    )
-    k: int | None = argument(
-        "words: neighbours of each word in the table (default: 5)", None, "-k", above=0, metavar="N"
-    )
+    count: int | None = argument("words: how many, the most frequent ones (default: 300)", None, "--count N", above=0)
+    k: int | None = argument("words: neighbours of each word in the table (default: 5)", None, "-k N", above=0)
     layer: int | str | None = argument(
         "attention: number, from 1, or all (default: the last); senses: top, mix, mean (default: trained mix, else "
         "top)",
         None,
-        "--layer",
+        "--layer N|NAME",
         parse=lambda text: int(text) if text.isdecimal() else text,
-        metavar="N|NAME",
     )
-    head: int | None = argument("attention: its number, from 1 (default: all)", None, "--head", above=0, metavar="N")
+    head: int | None = argument("attention: its number, from 1 (default: all)", None, "--head N", above=0)
 
     def __post_init__(self):
         super().__post_init__()

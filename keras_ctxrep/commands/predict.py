@@ -66,23 +66,17 @@ class Predict(options.Prediction, Command[None]):
         "text, a line each, or - for standard input (the default); for a model that reads pairs the two texts with a "
         "tab between them, for tasks over marked spans a JSON object",
         None,
-        "--input",
-        metavar="FILE",
+        "--input FILE",
     )
     out: Any = argument(
         "the file to write (default: standard output); with --processes or --runner the folder of its parts",
         None,
-        "--out",
-        metavar="FILE",
+        "--out FILE",
         writes=True,
     )
     rows: bool = in_python(False)
     threads: int | None = argument(
-        "of LiteRT (default: 1 for a .tflite file, all cores with --engine auto)",
-        None,
-        "--threads",
-        above=0,
-        metavar="N",
+        "of LiteRT (default: 1 for a .tflite file, all cores with --engine auto)", None, "--threads N", above=0
     )
     report: Callable[[str], None] = in_python(print)
     data: str | Path | None = argument(
@@ -90,8 +84,7 @@ class Predict(options.Prediction, Command[None]):
         "CoNLL or SQuAD's JSON, or tfds:NAME:SPLIT; labels are not needed. The row's own fields are written beside the "
         "prediction",
         None,
-        "--data",
-        metavar="FILE",
+        "--data FILE",
     )
 
     def __post_init__(self):

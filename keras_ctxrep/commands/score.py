@@ -43,7 +43,7 @@ class Score(Scoring, Command[Any]):
     """
 
     folder: Any = argument(f"{FOLDER}; of a task model also a SavedModel folder or a .tflite file", model=True)
-    data: Any = argument("labelled examples, or text for a language model", None, "--data", metavar="FILE")
+    data: Any = argument("labelled examples, or text for a language model", None, "--data FILE")
     batch_size: int = in_python(32)
     carry_state: bool = argument(
         "a biLM: carry the state through the text, instead of scoring each sentence by itself", False, "--carry-state"
@@ -51,18 +51,16 @@ class Score(Scoring, Command[Any]):
     predictions: str | Path | None = argument(
         "write text, expected and predicted label here, one JSON object a line",
         None,
-        "--predictions",
-        metavar="FILE.jsonl",
+        "--predictions FILE.jsonl",
         writes=True,
     )
     analogies: str | Path | None = argument(
-        "static word vectors: questions such as those of questions-words.txt", None, "--analogies", metavar="FILE"
+        "static word vectors: questions such as those of questions-words.txt", None, "--analogies FILE"
     )
     word_pairs: str | Path | None = argument(
         "static word vectors: pairs of words and how similar they are, such as those of WordSim-353",
         None,
-        "--word-pairs",
-        metavar="FILE",
+        "--word-pairs FILE",
     )
     json: bool = argument("print one JSON object", False, "--json")
     lm: bool = argument("a biLM: the log-probability of each sentence, one JSON object a line", False, "--lm")

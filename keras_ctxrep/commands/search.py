@@ -28,10 +28,10 @@ class Search(options.FolderEngine, Answering):
 
     index: str | Path = argument("the folder of an index", metavar="INDEX")
     text: str | None = argument("the text to look for (default: the lines of --input)", None, nargs="?", metavar="TEXT")
-    top: int = argument("hits of each query", 10, "--top", above=0, metavar="N")
+    top: int = argument("hits of each query", 10, "--top N", above=0)
     exact: bool = argument("compare every row, even if the index has a graph", False, "--exact")
     encoder: str | Path | None = argument(
-        f"{ENCODER} (default: the one that made the index)", None, "--encoder", model=True, metavar="MODEL"
+        f"{ENCODER} (default: the one that made the index)", None, "--encoder MODEL", model=True
     )
 
     def needs_tensorflow(self) -> bool:

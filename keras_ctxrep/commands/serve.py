@@ -42,20 +42,10 @@ class Serve(Command[None]):
     """
 
     path: str | Path = argument("a SavedModel, a model folder or a .tflite file", model=True, metavar="artifact")
-    name: str | None = argument(
-        "of the model on the server (default: that of the folder or file)", None, "--name", metavar="NAME"
-    )
-    host: str = argument(
-        "to listen on (default: 127.0.0.1, this machine alone)", "127.0.0.1", "--host", metavar="ADDRESS"
-    )
+    name: str | None = argument("of the model on the server (default: that of the folder or file)", None, "--name NAME")
+    host: str = argument("to listen on (default: 127.0.0.1, this machine alone)", "127.0.0.1", "--host ADDRESS")
     port: int = argument(
-        "0: any that is free (default: 8501, as TF Serving)",
-        8501,
-        "--port",
-        parse=_port,
-        least=0,
-        most=PORTS,
-        metavar="N",
+        "0: any that is free (default: 8501, as TF Serving)", 8501, "--port N", parse=_port, least=0, most=PORTS
     )
     announce: Callable[[str], object] = in_python(lambda url: None)
     report: Callable[[str], object] = in_python(lambda line: None)
@@ -63,10 +53,9 @@ class Serve(Command[None]):
         "how often to look for a new version, or a folder or file that was replaced, which is loaded while the old one "
         "answers (default: 1, as TF Serving; 0: never)",
         1.0,
-        "--poll",
+        "--poll SECONDS",
         least=0,
         below=1e6,
-        metavar="SECONDS",
     )
 
     def needs_tensorflow(self) -> bool:

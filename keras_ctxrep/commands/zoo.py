@@ -38,13 +38,11 @@ class Zoo(Command[Any]):
     private: bool = argument("push: a new repository is private", False, "--private")
     json: bool = argument("list, show: print JSON", False, "--json")
     source: str | Path | None = argument(
-        "get: a local copy of the files: folder, archive or weight file", None, "--from", metavar="PATH"
+        "get: a local copy of the files: folder, archive or weight file", None, "--from PATH"
     )
-    mirror: str | None = argument(
-        "get: address to download from in place of the publisher's", None, "--mirror", metavar="URL"
-    )
+    mirror: str | None = argument("get: address to download from in place of the publisher's", None, "--mirror URL")
     cache: str | Path | None = argument(
-        "folder of models (default: $CTXREP_CACHE, or ~/.cache/keras_ctxrep)", None, "--cache", metavar="FOLDER"
+        "folder of models (default: $CTXREP_CACHE, or ~/.cache/keras_ctxrep)", None, "--cache FOLDER"
     )
 
     def __post_init__(self):

@@ -17,7 +17,7 @@ from keras_ctxrep.commands.printing import print_error, print_line, read_sentenc
 class Answering(Command[Iterator[tuple[str, Any]]]):
     """A command that answers its argument `text`, or each line of the input; on a terminal as they are typed."""
 
-    input: str | None = argument("a line each, or - for standard input (the default)", None, "--input", metavar="FILE")
+    input: str | None = argument("a line each, or - for standard input (the default)", None, "--input FILE")
     json: bool = argument("print one JSON object a line for each text", False, "--json")
 
     def __post_init__(self):
