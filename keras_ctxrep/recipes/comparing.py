@@ -40,7 +40,7 @@ def compare(
     task = engines[0].answer.task
     rows = engines_compared.compare(engines, list(task.read(data, columns)))
     if start:
-        rows = [row | engines_compared.start(engine.path) for engine, row in zip(engines, rows, strict=True)]
+        rows = [row | engines_compared.start(path) for path, row in zip((folder, *artifacts), rows, strict=True)]
     if plot is not None:
         from keras_ctxrep.plots.engines import draw_engines
 
