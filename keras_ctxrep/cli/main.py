@@ -56,7 +56,8 @@ def parser(name: str | None = None, family: str | None = None) -> tuple[argparse
     flags = None
     for command_name, command in COMMANDS.items():
         if not isinstance(command, Group):
-            sub = _add_parser(subparsers, command_name, *help_of(command), command)
+            help, description = help_of(command)
+            sub = _add_parser(subparsers, command_name, help, description, command)
             if command_name == name:
                 sub.description, flags = command.description(), _flags(sub, command)
         elif command.choose is not None:
@@ -190,6 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     leave_out_unused()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     warnings.showwarning = lambda message, *_: print_error(f"ctxrep: {message}")
+    args = None
     try:
         args = _parse(argv)
         _check_files(args)
@@ -205,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.main()
         return 0
     except Usage as error:
-        args.parser.error(str(error))
+        (args.parser if args else parser()[0]).error(str(error))
     except BrokenPipeError:  # the reader of the output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -48,7 +48,8 @@ class Compare(Columns, Command[tuple[list[dict], str]]):
         task = engines[0].answer.task
         rows = compare.compare(engines, list(task.read(self.data, self.columns)))
         if self.start:
-            rows = [row | compare.start(engine.path) for engine, row in zip(engines, rows, strict=True)]
+            paths = (self.folder, *self.artifacts)
+            rows = [row | compare.start(path) for path, row in zip(paths, rows, strict=True)]
         if self.plot is not None:
             from keras_ctxrep.plots.engines import draw_engines
 

@@ -108,7 +108,7 @@ class Train(Finetunes, Finetuning, Command[list]):
     )
     out: str | Path = model_folder()
     task: str = argument("the task", "classify", "--task", values=_tasks)
-    report: Callable[[dict], object] | None = in_python()
+    report: Callable[[dict], None] | None = in_python()
     announce: Callable[[str], object] | None = in_python()
     callbacks: Sequence = in_python(())  # of Keras
     task_options: Options | Mapping[str, Any] | None = in_python()

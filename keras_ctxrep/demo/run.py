@@ -355,7 +355,8 @@ def _engines(out: Path, test: list[Tagged]) -> dict:
     page.write_page(files[1], out / "page")
     names = ("Keras", "SavedModel, raw strings", "TFLite float32", "TFLite int8")
     engines = [open_model(path) for path in (folder, serving, *files)]
-    engines = [engine._replace(name=name) for engine, name in zip(engines, names, strict=True)]
+    for engine, name in zip(engines, names, strict=True):
+        engine.name = name
     rows = compare.compare(engines, test)
     print(_table(compare.engines_table(rows)))
 

@@ -379,7 +379,7 @@ class Model:
         Returns: `out`.
         """
         with folder_of(self, as_it_is=True) as folder:
-            from keras_ctxrep.recipes.quantizing import tflite
+            from keras_ctxrep.recipes import tflite
 
             tflite(folder, out, **options, **({} if quantize == Tflite.quantize else {"quantize": quantize}))
         return Path(out)

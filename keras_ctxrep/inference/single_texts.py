@@ -67,7 +67,8 @@ class SingleTextEngine(Engine):
     def __init__(self, path: Path, bundle: Bundle, threads: int | None = None):
         from keras_ctxrep_tflite import runtime
 
-        self.path, self.bundle, self._trainable = path, bundle, False
+        self.path = self._folder = path
+        self.bundle, self._trainable = bundle, False
         file = converted(path)
         read = bundle if bundle.task in tasks.SERVED else bundles.load(file)
         self._one = runtime.opened(file, read, threads or os.cpu_count() or 1).runner
@@ -100,7 +101,7 @@ class SingleTextEngine(Engine):
         from keras_ctxrep import saving
         from keras_ctxrep.inference.keras_engine import KerasEngine
 
-        return KerasEngine(saving.restore(self.path, self.bundle), self.bundle, self.path)
+        return KerasEngine(saving.restore(self._folder, self.bundle), self.bundle, self.path)
 
     def _run(self, batch: dict[str, np.ndarray]) -> Mapping[str, Any]:
         if len(next(iter(batch.values()))) == 1 and not self._trainable:

@@ -1,6 +1,7 @@
 """What an engine does not have is an error that says what has it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ class File(Engine):
     exported = True
 
     def __init__(self, task):
-        self.name = self.path = f"{task}.tflite"
+        self.name, self.path = "export", Path(f"{task}.tflite")
         self.bundle = replace(tiny.bundle("embed"), task=task)
 
 
@@ -43,7 +44,7 @@ def test_a_model_in_memory_is_an_engine_with_its_present_weights():
         weight.assign(-weight)
     assert engine.answer(["the cat"])[0]["probabilities"] != before
     with pytest.raises(AttributeError, match="cannot assign"):
-        engine.name = "other"
+        engine.name = "other"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_the_old_names(tmp_path):

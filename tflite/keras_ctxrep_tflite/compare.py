@@ -48,14 +48,15 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
             or a text has no words.
     """
     bundle, task = engines[0].answer.bundle, engines[0].answer.task
-    check_task(engines[0].path, bundle)
+    check_task(engines[0].path or engines[0].name, bundle)
     for engine in engines:
+        name = engine.path or engine.name
         labels, own = engine.answer.bundle.labels, engine.answer.task.name
         if own != task.name:
-            raise ValueError(f"{engine.path}: its task is {own!r}, not {task.name!r} as the reference's")
+            raise ValueError(f"{name}: its task is {own!r}, not {task.name!r} as the reference's")
         if labels != bundle.labels:
-            raise ValueError(f"{engine.path}: its labels are {list(labels)}, not the reference's")
-        engine.answer.check(examples, engine.path)
+            raise ValueError(f"{name}: its labels are {list(labels)}, not the reference's")
+        engine.answer.check(examples, name)
     check_labels(task, bundle, examples)
     return measured(engines, examples)
 
@@ -91,7 +92,7 @@ def measured(
         rows.append(
             {
                 "engine": engine.name,
-                "bytes": size(engine.path),
+                "bytes": size(engine.path) if engine.path else 0,
                 "milliseconds": float(np.median(times) * 1000),
                 "agreement": measured["agreement"],
                 "difference": measured["difference"],
