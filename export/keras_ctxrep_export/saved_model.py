@@ -223,9 +223,6 @@ class SavedModelEngine(Engine):
         path: as in `load`.
         bundle: of the model, or with another search; None: that in the folder.
         search: the options of that search.
-
-    Raises:
-        ValueError: as in `load`, or the model has no such option.
     """
 
     exported = True
@@ -234,14 +231,13 @@ class SavedModelEngine(Engine):
         self.name, self.path = f"SavedModel {Path(path).name}", latest(path)
         self.bundle, self._model = bundle or bundles.load(self.path), loaded(self.path)
         if not self.bundle.generates:
-            self.answer = Predictor(self.bundle, _text_runner(self._model, self.bundle, search))
+            self.answer = Predictor(self.bundle, self._runner(SIGNATURE, search or {}))
 
     @cached_property
     def encode(self) -> Predictor:
         if self.bundle.encodes or self.bundle.generates:
             return super().encode
-        bundle = self.bundle.of_encoder()
-        return Predictor(bundle, _text_runner(self._model, bundle, signature="embed"))
+        return Predictor(self.bundle.of_encoder(), self._runner("embed", {}))
 
     @cached_property
     def generate(self) -> Generator:
@@ -256,6 +252,26 @@ class SavedModelEngine(Engine):
         state = model.signatures["step"].structured_input_signature[1]["state"]
         return Generator(self.bundle, run, int(state.shape[-1]))
 
+    def _runner(self, signature: str, search: Mapping[str, float]) -> TextRunner:
+        """What runs a signature of strings, with options of a search the signature "search"."""
+        model, options = self._model, {}
+        if search:
+            task: Any = tasks.get(self.bundle.task)
+            options = task.search_options(self.bundle)
+            if others := [name for name in search if name not in options]:
+                raise ValueError(f"{others[0]}={search[others[0]]}: a SavedModel has that of its export")
+            options = options | {name: int(value) for name, value in search.items()}
+
+        def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            size = len(next(iter(batch.values())))
+            batch = batch | {name: np.full(size, value, np.int32) for name, value in options.items()}
+            # a function lives only as long as the object it was loaded with
+            serve = model.signatures["words" if "words" in batch else "search" if options else signature]
+            outputs = serve(**{name: tensor(column) for name, column in batch.items()})
+            return {name: value.numpy() for name, value in outputs.items()}
+
+        return TextRunner(run, words="words" in model.signatures)
+
 
 def tensor(column: np.ndarray) -> tf.Tensor:
     """An input of a signature; arrays of objects have strings, as text or as bytes."""
@@ -263,36 +279,6 @@ def tensor(column: np.ndarray) -> tf.Tensor:
         return tf.constant(column)
     encoded = [text.encode("utf-8", "replace") if isinstance(text, str) else text for text in column.flat]
     return tf.reshape(tf.constant(encoded, tf.string), column.shape)
-
-
-def _text_runner(
-    model: Any, bundle: Bundle, search: Mapping[str, float] | None = None, signature: str = SIGNATURE
-) -> TextRunner:
-    """What runs the string signatures of a SavedModel.
-
-    Args:
-        model: as in `loaded`.
-        bundle: of its answers.
-        search: options of the signature "search", which is run if there are some.
-        signature: the one that strings are given to.
-    """
-    options: dict[str, int] = {}
-    if search:
-        task: Any = tasks.get(bundle.task)
-        options = task.search_options(bundle)
-        if others := [name for name in search if name not in options]:
-            raise ValueError(f"{others[0]}={search[others[0]]}: a SavedModel has that of its export")
-        options = options | {name: int(value) for name, value in search.items()}
-
-    def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        size = len(next(iter(batch.values())))
-        batch = batch | {name: np.full(size, value, np.int32) for name, value in options.items()}
-        # a function lives only as long as the object it was loaded with
-        serve = model.signatures["words" if "words" in batch else "search" if options else signature]
-        outputs = serve(**{name: tensor(column) for name, column in batch.items()})
-        return {name: value.numpy() for name, value in outputs.items()}
-
-    return TextRunner(run, words="words" in model.signatures)
 
 
 def encoder(path: str | Path, batch_size: int = 32) -> Callable[[Sequence[str]], np.ndarray]:

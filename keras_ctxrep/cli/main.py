@@ -69,8 +69,8 @@ def parser(name: str | None = None, family: str | None = None) -> tuple[argparse
         else:
             sub = _add_parser(subparsers, command_name, command.help, command.description)
             families: Any = sub.add_subparsers(dest="family", required=True, metavar="FAMILY", title="families")
-            for kind_name, (kind, *text) in command.kinds.items() if command_name == name else ():
-                of_kind = _add_parser(families, kind_name, *text, kind)
+            for kind_name, (kind, help, description) in command.kinds.items() if command_name == name else ():
+                of_kind = _add_parser(families, kind_name, help, description, kind)
                 if kind_name == family:
                     flags = _flags(of_kind, kind, kind_name)
                     flags.foreign = _foreign(command, flags)

@@ -97,11 +97,7 @@ def load(url: str, target: Target, bundle: Bundle, batch_size: int = 32) -> Pred
 
 
 class ServerEngine(Engine):
-    """A model on a server as an engine.
-
-    Args:
-        url, target, bundle, batch_size: as in `load`.
-    """
+    """A model on a server as an engine, with the arguments of `load`."""
 
     def __init__(self, url: str, target: Target, bundle: Bundle, batch_size: int = 32):
         self.name, self.path, self.bundle = url, None, bundle

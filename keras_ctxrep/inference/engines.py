@@ -54,13 +54,12 @@ def open_model(
     files, bundle = bundles.located(zoo.find(path))
     if search and bundle.task in tasks.SERVED:
         bundle = tasks.with_search(bundle, **search)
-    if files.is_file():
-        with quiet_stderr():
+    with quiet_stderr():
+        if files.is_file():
             from keras_ctxrep_tflite.runtime import LiteRTEngine
 
             return LiteRTEngine(files, bundle, threads or 1)
-    if not (files / bundles.NAME).is_file():
-        with quiet_stderr():
+        if not (files / bundles.NAME).is_file():
             from keras_ctxrep_export.saved_model import SavedModelEngine
 
             return SavedModelEngine(path, bundle, search)

@@ -381,7 +381,8 @@ class Model:
         with folder_of(self, as_it_is=True) as folder:
             from keras_ctxrep.recipes import tflite
 
-            tflite(folder, out, **options, **({} if quantize == Tflite.quantize else {"quantize": quantize}))
+            given: dict[str, Any] = {} if quantize == Tflite.quantize else {"quantize": quantize}
+            tflite(folder, out, **options, **given)
         return Path(out)
 
     # --------------------------------------------------------------------------------------------------------- details

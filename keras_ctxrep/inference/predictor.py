@@ -361,10 +361,7 @@ class Predictor:
 
 
 class Engine(Protocol):
-    """One way to run a model; `inference.engines.open_model` gives that of any artifact.
-
-    What an engine has not of `answer`, `encode`, `generate`, `fill` and `keras` raises a ValueError, which says what
-    has it.
+    """One way to run a model, as `inference.engines.open_model` gives it; what it lacks raises a ValueError.
 
     Attributes:
         name: "Keras", "SavedModel NAME", the name of the .tflite file, or the address of the server.
@@ -418,8 +415,7 @@ class Engine(Protocol):
     def predictor(self) -> Any:
         """The old name of `answer`, of a language model of `generate` or `fill`, until version 0.4."""
         warnings.warn("engine.predictor is engine.answer now", DeprecationWarning, stacklevel=2)
-        fills = self.exported and self.bundle.fills
-        return self.generate if self.bundle.generates else self.fill if fills else self.answer
+        return vars(self).get("fill") or (self.generate if self.bundle.generates else self.answer)
 
     def _refusal(self, problem: str) -> ValueError:
         return ValueError(f"{self.path or self.name}: {problem}")

@@ -245,8 +245,7 @@ def _accepted(
 
         path = conversion.write(Path(scratch) / Path(out).name)
         file = LiteRTEngine(path, bundles.load(path))
-        engines = [KerasEngine(*saving.load(folder), Path(folder)), file]
-        rows = compare.measured(engines, examples, stages.over)
+        rows = compare.measured([KerasEngine(*saving.load(folder), Path(folder)), file], examples, stages.over)
     options, bundle = conversion.options, conversion.bundle
     section = acceptance.section(rows, options, conversion.float_layers, Path(data).name, len(examples))
     card = f"{bundle.card.rstrip()}\n\n{section}".lstrip()
