@@ -20,7 +20,9 @@ from keras_ctxrep.zoo.entries import ENTRIES  # noqa: E402
 
 project = "keras_ctxrep"
 release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
+templates_path = ["_templates"]  # of the pages of modules and classes, which are made in reference/api/modules
+autosummary_ignore_module_all = False
 myst_heading_anchors = 3  # for links to page.md#a-heading
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_inherit_docstrings = False

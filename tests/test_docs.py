@@ -3,17 +3,23 @@
 import ast
 import doctest
 import importlib
+import importlib.util
 import json
 import re
 import shlex
 import shutil
+import subprocess
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from keras_ctxrep import saving
 from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import allennlp, huggingface
+from keras_ctxrep_tflite import quantize, runtime
+from tests import tiny
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
@@ -30,7 +36,7 @@ BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # Every block of these languages runs, but for those in this table: (page, how the block begins) -> why not
 CODE = ("sh", "bash", "python")
 REASONS = {
-    ("README.md", "# in a checkout: the package is on no index"): "needs a package index",
+    ("README.md", "# in a checkout of the repository"): "needs a package index",
     ("README.md", "docker run"): "needs a server",
     ("README.md", "make demo"): "is what runs this test, and the demo has a test of its own",
     ("docs/tutorials/demo.md", "ctxrep demo"): "takes minutes; tests/demo/test_run.py runs it on less",
@@ -96,7 +102,8 @@ def test_every_public_class_and_function_has_an_example(name):
 
 def test_the_reference_has_every_public_name():
     """`make docs` documents what is in `__all__` of the modules on the pages of docs/reference/api."""
-    modules = [name for page in PAGES.values() for name in re.findall(r"^\.\. automodule:: (\S+)", page, re.MULTILINE)]
+    reference = [page for path, page in PAGES.items() if path.startswith("docs/reference/api/")]
+    modules = [name for page in reference for name in re.findall(r"^   (keras_ctxrep\S*)$", page, re.MULTILINE)]
     assert len(set(modules)) == len(modules) and set(modules) <= SOURCES.keys()
     for module in SOURCES.keys() - set(modules):
         package = module.rpartition(".")[0]
@@ -185,6 +192,7 @@ def files(models, tmp_path_factory):
 @pytest.mark.usefixtures("tflite_in_process")
 @pytest.mark.filterwarnings("ignore:bert has no mlm_transform")  # as the page says
 @pytest.mark.filterwarnings("ignore:.*longer texts are cut")  # of a file of few lengths
+@pytest.mark.filterwarnings("ignore:malformed rows left out")  # as the page says
 @pytest.mark.filterwarnings("ignore:.*it has no trained scalar mix")  # `--layers mix` of a language model
 @pytest.mark.filterwarnings("ignore:.* is converted for LiteRT, once")  # as the page says
 @pytest.mark.parametrize("page", [page for page in PAGES if code_blocks(page)])
@@ -202,6 +210,37 @@ def test_page(page, files, tmp_path, monkeypatch, capsys):
         header, first, *_ = Path("answered.tsv").read_text(encoding="utf-8").splitlines()
         assert header.split("\t") == ["Ticket No", "Customer Message", "prediction", "score"]
         assert first.startswith("T1\tthe parcel is late\t")
+
+
+def litert_library() -> Path | None:
+    """LiteRT as a C library, of the wheel ai-edge-litert; None if there is none."""
+    spec = importlib.util.find_spec("ai_edge_litert")
+    path = None if spec is None or spec.origin is None else Path(spec.origin).with_name("libLiteRt.so")
+    return path if path is not None and path.is_file() else None
+
+
+@pytest.mark.trains
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+@pytest.mark.skipif(litert_library() is None, reason="ai-edge-litert has no libLiteRt.so")
+@pytest.mark.usefixtures("tflite_in_process")
+def test_the_program_in_cpp(tmp_path):
+    """It gives the probabilities of the Python runtime, for short texts, cut ones and unknown words."""
+    (code,) = (code for language, code in blocks("docs/how-to/other_languages.md") if language == "cpp")
+    (tmp_path / "classify.cpp").write_text(code, encoding="utf-8")
+    library, program = str(litert_library()), str(tmp_path / "classify")
+    compiler = ["g++", "-std=c++17", "-Wall", "-Werror", str(tmp_path / "classify.cpp"), "-o", program, library]
+    subprocess.run([*compiler, f"-Wl,-rpath,{Path(library).parent}"], check=True)
+    folder = tiny.save(tmp_path / "model", tiny.bundle("classify"))
+    path = quantize.convert(folder, tmp_path / "model.tflite", lengths=(8, 16))
+    with zipfile.ZipFile(path) as archive:
+        archive.extract("vocab.txt", tmp_path)
+    predictor = runtime.load(path)
+    for text in ("the cat fell.", "She, the RAIN: (abc) unseen!", "the cat fell " * 10):
+        run = subprocess.run([program, path, tmp_path / "vocab.txt", text], check=True, capture_output=True, text=True)
+        name, *logits = run.stdout.split()
+        powers = np.exp([float(value) for value in logits])
+        assert name == "logits"
+        np.testing.assert_allclose(powers / powers.sum(), [*predictor([text])[0]["probabilities"].values()], atol=2e-6)
 
 
 def command(line: str) -> list[str]:
