@@ -282,4 +282,4 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in vars(args).items() if name not in _OWN and value is not None}
 
 
-_OWN = ("command", "kind", "parser", "debug", "config", "models", "files")
+_OWN = ("command", "declared", "parser", "debug", "config", "models", "files")

@@ -88,7 +88,7 @@ def _add_parser(
         allow_abbrev=False,
     )
     if command is not None:
-        sub.set_defaults(kind=command)
+        sub.set_defaults(declared=command)
         sub.add_argument("--debug", action="store_true", help="print the whole traceback of an error")
         if command.configurable:
             help = "options from a file, or from the run.json of a model folder"
@@ -124,9 +124,9 @@ def _foreign(group: Group, own: Flags) -> dict[str, dict[str, Any]]:
 def _made(args: argparse.Namespace) -> Command:
     """The command of the arguments."""
     values = given(args)
-    if "family" not in args.kind.__dataclass_fields__:
+    if "family" not in args.declared.__dataclass_fields__:
         values.pop("family", None)
-    return args.kind.from_flags(values)
+    return args.declared.from_flags(values)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -137,7 +137,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     elif isinstance(command, Group):
         argv, family = _family_first(argv, str(name), command)
     main, flags = parser(name, family)
-    if flags is not None and flags.parser.get_default("kind").configurable:
+    if flags is not None and flags.parser.get_default("declared").configurable:
         config = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         config.add_argument("--config")
         path = config.parse_known_args(argv)[0].config

@@ -379,7 +379,7 @@ class Model:
         Returns: `out`.
         """
         with folder_of(self, as_it_is=True) as folder:
-            from keras_ctxrep.recipes import tflite
+            from keras_ctxrep.commands.tflite import tflite
 
             given: dict[str, Any] = {} if quantize == Tflite.quantize else {"quantize": quantize}
             tflite(folder, out, **options, **given)
