@@ -127,6 +127,12 @@ def check(config: Any) -> None:
 def check_value(name: str, value: Any, hint: Any, allowed: Range | None = None) -> Any:
     """Returns a value, its numbers of NumPy as those of Python, if it is what an annotation and a range allow.
 
+    Args:
+        name: what the value is called in errors.
+        value: any.
+        hint: its annotation.
+        allowed: bounds or choices of it, which None always satisfies; None: all.
+
     Raises:
         WrongType, ValueError: see `check`; the message begins with the name.
 
@@ -168,6 +174,11 @@ def check_values(hints: Mapping[str, Any], values: Mapping[str, Any], prefix: st
 def check_names(kind: type, values: Any, prefix: str = "") -> None:
     """Checks that a JSON object has the fields of a dataclass, and no others.
 
+    Args:
+        kind: the dataclass.
+        values: what was read from JSON.
+        prefix: what stands before a field's name in errors.
+
     Raises:
         ValueError: it is not an object, lacks a field, or has an unknown one.
     """
@@ -183,6 +194,11 @@ def check_names(kind: type, values: Any, prefix: str = "") -> None:
 
 def make(kind: type[T], values: Any, name: str) -> T:
     """An instance of a dataclass that checks its fields, from a JSON object.
+
+    Args:
+        kind: the dataclass.
+        values: what was read from JSON.
+        name: of the instance, for errors.
 
     Raises:
         ValueError: the message begins with NAME.FIELD.
@@ -411,7 +427,12 @@ def _escaped(character: str) -> str:
 
 
 def most(kind: type, name: str) -> float:
-    """The largest value of a field that has a `Range`."""
+    """The largest value of a field that has a `Range`.
+
+    Args:
+        kind: the dataclass.
+        name: of the field.
+    """
     return get_args(annotations(kind)[name])[1].most
 
 

@@ -88,7 +88,14 @@ class Distillation(keras.losses.Loss):
     0.0
     """
 
-    def __init__(self, labels: keras.losses.Loss, activation="softmax", temperature=2.0, weight=0.9, **kwargs):
+    def __init__(
+        self,
+        labels: keras.losses.Loss,
+        activation: str = "softmax",
+        temperature: float = 2.0,
+        weight: float = 0.9,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.labels, self.activation, self.temperature, self.weight = labels, activation, temperature, weight
 
@@ -120,7 +127,7 @@ class Distillation(keras.losses.Loss):
         return super().get_config() | config | {"labels": keras.saving.serialize_keras_object(self.labels)}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict) -> Any:
         return cls(**config | {"labels": keras.saving.deserialize_keras_object(config["labels"])})
 
 

@@ -21,7 +21,7 @@ class Perplexity(keras.metrics.Mean):
     4.0
     """
 
-    def __init__(self, name="perplexity", **kwargs):
+    def __init__(self, name: str = "perplexity", **kwargs):
         super().__init__(name=name, **kwargs)
 
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
@@ -42,7 +42,7 @@ class Accuracy(keras.metrics.SparseCategoricalAccuracy):
     1.0
     """
 
-    def __init__(self, name="accuracy", **kwargs):
+    def __init__(self, name: str = "accuracy", **kwargs):
         super().__init__(name=name, **kwargs)
 
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
@@ -75,7 +75,7 @@ class SpanF1(Configured, keras.metrics.Metric):
 
     fields = ("labels",)
 
-    def __init__(self, labels: Sequence[str], name="span_f1", **kwargs):
+    def __init__(self, labels: Sequence[str], name: str = "span_f1", **kwargs):
         super().__init__(name=name, **kwargs)
         self.labels = list(labels)
         odd = [label for label in self.labels if label != "O" and label[:2] not in ("B-", "I-")]

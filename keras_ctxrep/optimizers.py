@@ -1,6 +1,6 @@
 """Optimizers that clip correctly on several replicas, and whose step cost does not grow with the vocabulary."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,9 @@ def _message(fault: str) -> str:
         f"Keras {keras.__version__} {fault}, without which gradients would not be clipped or weights decay twice: "
         "install the version of Keras that keras_ctxrep asks for"
     )
+
+
+Rate = float | keras.optimizers.schedules.LearningRateSchedule
 
 
 class _ByRows(Configured, keras.optimizers.Optimizer):
@@ -105,7 +108,15 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
 
     fields = ("factors", "starts")
 
-    def __init__(self, learning_rate=1e-3, weight_decay=0.01, clip=1.0, factors=None, starts=None, **kwargs):
+    def __init__(
+        self,
+        learning_rate: Rate = 1e-3,
+        weight_decay: float = 0.01,
+        clip: float | None = 1.0,
+        factors: Mapping[str, float] | None = None,
+        starts: Mapping[str, int] | None = None,
+        **kwargs,
+    ):
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
         self.clip, self.factors, self.starts = clip, dict(factors or {}), dict(starts or {})
         self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma", "b_cnn", "_b_", "b_proj", "softmax"])
@@ -197,7 +208,14 @@ class LAMB(AdamW):
     """
 
     def __init__(
-        self, learning_rate=1e-3, weight_decay=0.01, clip=1.0, factors=None, starts=None, epsilon=1e-6, **kwargs
+        self,
+        learning_rate: Rate = 1e-3,
+        weight_decay: float = 0.01,
+        clip: float | None = 1.0,
+        factors: Mapping[str, float] | None = None,
+        starts: Mapping[str, int] | None = None,
+        epsilon: float = 1e-6,
+        **kwargs,
     ):
         super().__init__(learning_rate, weight_decay, clip, factors, starts, epsilon=epsilon, **kwargs)
 
@@ -246,7 +264,13 @@ class Adagrad(_ByRows, keras.optimizers.Adagrad):
     fields = ("gradient_scale",)
 
     def __init__(
-        self, learning_rate=0.2, clip=10.0, gradient_scale=1.0, initial_accumulator_value=1.0, epsilon=0.0, **kwargs
+        self,
+        learning_rate: Rate = 0.2,
+        clip: float | None = 10.0,
+        gradient_scale: float = 1.0,
+        initial_accumulator_value: float = 1.0,
+        epsilon: float = 0.0,
+        **kwargs,
     ):
         super().__init__(learning_rate, initial_accumulator_value, epsilon, **kwargs)
         self.clip, self.gradient_scale = clip, gradient_scale
@@ -275,7 +299,7 @@ class SGD(_ByRows, keras.optimizers.SGD):
 
     fields = ("gradient_scale",)
 
-    def __init__(self, learning_rate=0.01, gradient_scale=1.0, **kwargs):
+    def __init__(self, learning_rate: Rate = 0.01, gradient_scale: float = 1.0, **kwargs):
         super().__init__(learning_rate, **kwargs)
         self.clip, self.gradient_scale = None, gradient_scale
 
@@ -304,7 +328,7 @@ class RowwiseAdagrad(_ByRows, keras.optimizers.Optimizer):
 
     fields = ("gradient_scale", "epsilon")
 
-    def __init__(self, learning_rate=0.1, gradient_scale=1.0, epsilon=1e-8, **kwargs):
+    def __init__(self, learning_rate: Rate = 0.1, gradient_scale: float = 1.0, epsilon: float = 1e-8, **kwargs):
         super().__init__(learning_rate, **kwargs)
         self.clip, self.gradient_scale, self.epsilon = None, gradient_scale, epsilon
 
@@ -348,7 +372,7 @@ class LossScale(keras.optimizers.LossScaleOptimizer):
     32768.0
     """
 
-    def check_finite(self, grads) -> Any:
+    def check_finite(self, grads: Sequence) -> Any:
         return super().check_finite([g.values if isinstance(g, tf.IndexedSlices) else g for g in grads])
 
     def _stateful_handle_finite_grads(self, grads, trainable_variables):
@@ -379,7 +403,13 @@ class OptimizerSpec:
     scheduled: bool = True
 
     def make(self, learning_rate: float | None, weight_decay: float, clip: float) -> keras.optimizers.Optimizer:
-        """The optimizer; only where it is `scheduled` do the arguments count."""
+        """The optimizer; only where it is `scheduled` do the arguments count.
+
+        Args:
+            learning_rate: of the first step, or the peak of a schedule.
+            weight_decay: fraction of each weight, times the learning rate, that a step takes away.
+            clip: largest global norm of the gradient.
+        """
         shared = {"learning_rate": learning_rate, "weight_decay": weight_decay, "clip": clip}
         arguments = {**(shared if self.scheduled else {}), **self.arguments}
         if isinstance(rate := arguments.get("learning_rate"), int):

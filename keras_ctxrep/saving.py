@@ -84,7 +84,12 @@ def build(bundle: Bundle) -> keras.Model:
 
 
 def finish(encoder: keras.Model, bundle: Bundle) -> keras.Model:
-    """The task network and the head that a bundle describes, with fresh weights, over an encoder."""
+    """The task network and the head that a bundle describes, with fresh weights, over an encoder.
+
+    Args:
+        encoder: of the bundle's family.
+        bundle: of the task model.
+    """
     if bundle.stack:
         extra = static.encoder(static.Config(**bundle.extra_embeddings)) if bundle.extra_embeddings else None
         marks = bundle.reads.marks if bundle.reads.indicate and not bundle.features.indicate else 0
@@ -96,6 +101,11 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     """Writes a model folder: model.weights.h5 (without the optimizer's state), vocab.txt and bundle.json.
 
     Of several workers only the first one writes.
+
+    Args:
+        folder: the model folder; it is made if it is not there.
+        model: what `build` gives for the bundle, trained.
+        bundle: of the model.
 
     Raises:
         ValueError: the model has outputs or layers that the bundle does not describe, which the folder would lose; or
@@ -194,7 +204,12 @@ def load_served(folder: str | Path) -> ModelFolder:
 
 
 def encoder_bundle(model: keras.Model, bundle: Bundle) -> Bundle:
-    """The bundle of a model's encoder alone; without a pooler where the model's head reads none."""
+    """The bundle of a model's encoder alone; without a pooler where the model's head reads none.
+
+    Args:
+        model: a task model, a pretraining model or an encoder.
+        bundle: of the model.
+    """
     family = FAMILIES[bundle.family]
     config = family.encoder_config(model, bundle.config)
     vocab = bundle.vocab if family.reads_vocabulary(config) else ()

@@ -48,7 +48,7 @@ class Attention(Layer):
 
     fields = ("score",)
 
-    def __init__(self, score="additive", **kwargs):
+    def __init__(self, score: str = "additive", **kwargs):
         super().__init__(**kwargs)
         if score not in SCORES:
             raise ValueError(f"score={score!r}: one of {', '.join(SCORES)}")
@@ -179,7 +179,9 @@ class AttentionalRNN(Layer):
 
     fields = ("units", "cell", "layers", "score", "dropout")
 
-    def __init__(self, units, cell="lstm", layers=1, score="additive", dropout=0.0, **kwargs):
+    def __init__(
+        self, units: int, cell: str = "lstm", layers: int = 1, score: str = "additive", dropout: float = 0.0, **kwargs
+    ):
         super().__init__(**kwargs)
         kinds = {"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell}
         if cell not in kinds:
@@ -275,7 +277,7 @@ class MemoryAttention(Layer):
 
     fields = ("heads", "dropout", "initializer_range")
 
-    def __init__(self, heads, dropout=0.0, initializer_range=0.02, **kwargs):
+    def __init__(self, heads: int, dropout: float = 0.0, initializer_range: float = 0.02, **kwargs):
         super().__init__(**kwargs)
         self.heads, self.dropout, self.initializer_range = heads, dropout, initializer_range
 

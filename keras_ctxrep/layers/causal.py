@@ -13,7 +13,7 @@ from keras_ctxrep.layers.transformer import TransformerBlock, norm
 __all__ = ["CausalTransformerBlock", "GatedConvolution", "NgramContext"]
 
 
-def joined(past, x, mask):
+def joined(past: Any, x: Any, mask: Any):
     """The vectors of a text with those before it, and the ones that the next part of it needs.
 
     Args:
@@ -36,7 +36,7 @@ def joined(past, x, mask):
     return whole, ops.reshape(last, (-1, length, width))
 
 
-def by_head(x, heads):
+def by_head(x: Any, heads: int):
     """The parts of vectors that each head of an attention reads.
 
     Args:
@@ -74,7 +74,7 @@ class NgramContext(Layer):
 
     fields = ("words",)
 
-    def __init__(self, words, **kwargs):
+    def __init__(self, words: int, **kwargs):
         super().__init__(**kwargs | {"dtype": "float32"})  # half precision has not all ids
         self.words = words
 
@@ -121,7 +121,7 @@ class GatedConvolution(Layer):
 
     fields = ("kernel_size",)
 
-    def __init__(self, kernel_size, **kwargs):
+    def __init__(self, kernel_size: int, **kwargs):
         super().__init__(**kwargs)
         self.kernel_size = kernel_size
 

@@ -1,5 +1,6 @@
 """ELMo's context-free token encoder: characters, convolutions, highways, projection."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -48,12 +49,12 @@ class CharCNN(Layer):
 
     def __init__(
         self,
-        filters,
-        embedding_dim=16,
-        highways=1,
-        projection=None,
-        activation="relu",
-        characters=261,
+        filters: Sequence[Sequence[int]],
+        embedding_dim: int = 16,
+        highways: int = 1,
+        projection: int | None = None,
+        activation: str = "relu",
+        characters: int = 261,
         **kwargs,
     ):
         super().__init__(**kwargs)

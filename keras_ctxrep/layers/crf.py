@@ -64,7 +64,7 @@ class CRF(Layer):
         number = ops.sum(real * labels * ops.arange(labels.shape[-1], dtype=labels.dtype), axis=-1)  # (T, B)
         return ops.cast(ops.transpose(number), "int32")
 
-    def loss(self, y_true, logits) -> Any:
+    def loss(self, y_true: Any, logits: Any) -> Any:
         """Negative log-likelihood of the labels, in nats.
 
         Args:

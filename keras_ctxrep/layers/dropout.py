@@ -1,6 +1,6 @@
 """Dropout that differs between the replicas of a `tf.distribute.Strategy`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,7 +54,7 @@ class Dropout(keras.layers.Dropout):
         return seed + ops.cast(ops.stack([replica()[1], 0]), seed.dtype)
 
     @contextmanager
-    def seeded(self, seeds) -> Iterator[None]:
+    def seeded(self, seeds: Iterable) -> Iterator[None]:
         """Within it, calls take these seeds instead of new ones."""
         self._given = iter(seeds)
         try:

@@ -11,7 +11,7 @@ from keras_ctxrep.layers.layer import Configured
 __all__ = ["Embedding", "FactorizedEmbedding", "ReversibleEmbedding"]
 
 
-def take_rows(weight, ids):
+def take_rows(weight: Any, ids: Any):
     """Gathers rows of a weight without reading the other rows.
 
     >>> ops.convert_to_numpy(take_rows(keras.Variable([[1.0], [2.0]]), [1, 1])).tolist()

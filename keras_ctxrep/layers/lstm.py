@@ -58,12 +58,12 @@ class ProjectedLSTM(StreamLayer):
 
     def __init__(
         self,
-        units,
-        projection=None,
-        cell_clip=None,
-        projection_clip=None,
-        go_backwards=False,
-        streams=None,
+        units: int,
+        projection: int | None = None,
+        cell_clip: float | None = None,
+        projection_clip: float | None = None,
+        go_backwards: bool = False,
+        streams: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)

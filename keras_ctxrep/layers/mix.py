@@ -1,5 +1,6 @@
 """From an encoder's layers to one vector per token."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -42,7 +43,15 @@ class ScalarMix(Layer):
 
     fields = ("l2", "layer_norm", "top_only", "epsilon")
 
-    def __init__(self, l2=0.0, layer_norm=False, top_only=False, weights=None, epsilon=1e-12, **kwargs):
+    def __init__(
+        self,
+        l2: float = 0.0,
+        layer_norm: bool = False,
+        top_only: bool = False,
+        weights: Sequence[float] | None = None,
+        epsilon: float = 1e-12,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.l2, self.layer_norm, self.top_only, self.epsilon = l2, layer_norm, top_only, epsilon
         self.fixed = None if weights is None else [float(weight) for weight in weights]

@@ -75,7 +75,7 @@ class ZeroPadding(Layer):
 
     fields = ("carry_mask",)
 
-    def __init__(self, carry_mask=False, **kwargs):
+    def __init__(self, carry_mask: bool = False, **kwargs):
         super().__init__(**kwargs)
         self.carry_mask = carry_mask
 
@@ -89,7 +89,7 @@ class ZeroPadding(Layer):
         return input_shape
 
 
-def unit_length(vectors) -> Any:
+def unit_length(vectors: Any) -> Any:
     """Vectors scaled to length 1, (..., D), but for those below 1e-7, of which 0 stays 0; as `keras.ops.normalize`.
 
     That one has the reciprocal of the root of 0 in it, which is NaN in LiteRT.
@@ -129,7 +129,7 @@ class MaskedPooling(Layer):
 
     fields = ("how", "normalize")
 
-    def __init__(self, how="mean", normalize=False, **kwargs):
+    def __init__(self, how: str = "mean", normalize: bool = False, **kwargs):
         super().__init__(**kwargs)
         if how not in ("mean", "max", "mean_max", "cls", "last"):
             raise ValueError(f"how={how!r}: choose 'mean', 'max', 'mean_max', 'cls' or 'last'")

@@ -15,7 +15,7 @@ MASKED = -1e4  # the score of what is masked: fits float16, in which some device
 LOWEST = -6e4  # below every real logit and vector, and fits float16
 
 
-def masked_softmax(scores, mask):
+def masked_softmax(scores: Any, mask: Any):
     """The softmax over the last axis of the scores where the mask is 1, in their own type.
 
     Args:
@@ -64,7 +64,7 @@ class VocabularySoftmax(Layer):
     fields = ("vocabulary_size", "samples", "seed")
     only_embeds = False
 
-    def __init__(self, vocabulary_size, samples=None, seed=None, **kwargs):
+    def __init__(self, vocabulary_size: int, samples: int | None = None, seed: int | None = None, **kwargs):
         super().__init__(**kwargs)
         if samples is not None and not 0 < samples <= vocabulary_size:
             raise ValueError(
@@ -151,7 +151,15 @@ class TiedSoftmax(VocabularySoftmax):
 
     fields = (*VocabularySoftmax.fields, "width", "only_embeds")
 
-    def __init__(self, vocabulary_size, width, samples=None, seed=None, only_embeds=False, **kwargs):
+    def __init__(
+        self,
+        vocabulary_size: int,
+        width: int,
+        samples: int | None = None,
+        seed: int | None = None,
+        only_embeds: bool = False,
+        **kwargs,
+    ):
         super().__init__(vocabulary_size, samples, seed, **kwargs)
         self.width, self.only_embeds = width, only_embeds
 

@@ -95,7 +95,7 @@ class SpanPooling(Layer):
         return (*marks_shape[:2], 3 * sequence_shape[-1])
 
 
-def inside_marks(tokens, marks):
+def inside_marks(tokens: Any, marks: Any):
     """Whether each token, of (B, T), lies in each marked span, of (B, M, 2): bool (B, M, T).
 
     >>> ops.convert_to_numpy(inside_marks(ops.ones((1, 3)), ops.array([[[1, 3]]]))).tolist()

@@ -20,7 +20,7 @@ class StreamLayer(Layer):
 
     streams: int | None
 
-    def add_state(self, size, dtype="float32") -> None:
+    def add_state(self, size: int, dtype: str = "float32") -> None:
         """Makes the weight, zeros at first, as at the beginning of a text."""
         self.state = self.add_weight(
             name="state",
@@ -32,7 +32,7 @@ class StreamLayer(Layer):
             aggregation="sum",
         )
 
-    def continued(self, rows) -> Any:
+    def continued(self, rows: Any) -> Any:
         """The states of the streams in this replica's rows."""
         replicas, number = replica()
         if keras.backend.backend() == "tensorflow":
@@ -48,7 +48,7 @@ class StreamLayer(Layer):
                 rows = tf.identity(rows)
         return self.state[number * rows : (number + 1) * rows]
 
-    def keep(self, end, rows) -> None:
+    def keep(self, end: Any, rows: Any) -> None:
         """Stores this replica's rows; the assignment sums over the replicas, so rows of the others are zero."""
         replicas, number = replica()
         if replicas == 1:
@@ -85,7 +85,7 @@ class CarriedState(StreamLayer):
 
     fields = ("size", "streams")
 
-    def __init__(self, size, streams, **kwargs):
+    def __init__(self, size: int, streams: int, **kwargs):
         super().__init__(**kwargs)
         self.size, self.streams = size, streams
 

@@ -15,7 +15,7 @@ __all__ = ["Bias", "PositionEmbedding", "SinusoidalPositions", "TakePositions", 
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-def gelu_tanh(x):
+def gelu_tanh(x: Any):
     """The tanh approximation of GELU, Hendrycks & Gimpel 2016, section 2, https://arxiv.org/abs/1606.08415.
 
     >>> round(float(gelu_tanh(ops.ones(()))), 4)
@@ -34,7 +34,7 @@ _COMPILED = {"gelu": _gelu_erf, "gelu_tanh": gelu_tanh}  # these take long enoug
 _LEAST_WIDTH = 256  # below, the compilation of some 0.1 s for each number of rows takes longer than it saves
 
 
-def activated(x, name, training):
+def activated(x: Any, name: str, training: bool | None):
     """An activation by its name in a config.
 
     >>> float(activated(ops.ones(()), "relu", training=False))
@@ -90,14 +90,14 @@ class TransformerBlock(Layer):
 
     def __init__(
         self,
-        heads,
-        intermediate,
-        dropout=0.0,
-        attention_dropout=0.0,
-        activation="gelu",
-        epsilon=1e-12,
-        initializer_range=0.02,
-        return_attention=False,
+        heads: int,
+        intermediate: int,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        activation: str = "gelu",
+        epsilon: float = 1e-12,
+        initializer_range: float = 0.02,
+        return_attention: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -109,7 +109,7 @@ class TransformerBlock(Layer):
         self.activation, self.epsilon, self.initializer_range = activation, epsilon, initializer_range
         self.return_attention = return_attention
 
-    def enable_lora(self, rank) -> None:
+    def enable_lora(self, rank: int) -> None:
         """Adds low-rank updates A B to the kernels of the dense layers, and freezes all other weights of the block.
 
         Hu et al. 2021, https://arxiv.org/abs/2106.09685, by `keras.layers.Dense.enable_lora`: B starts at zero, the
@@ -206,7 +206,7 @@ class TransformerBlock(Layer):
         return (input_shape, (batch, self.heads, length, length)) if self.return_attention else input_shape
 
 
-def norm(layer, x, training):
+def norm(layer: keras.layers.LayerNormalization, x: Any, training: bool | None):
     """Layer norm of (rows, D). With oneDNN it is a batch norm over the rows: one fused kernel instead of ten.
 
     Args:
@@ -280,7 +280,7 @@ class PositionEmbedding(Configured, keras.layers.Layer):
 
     fields = ("positions", "initializer_range")
 
-    def __init__(self, positions, initializer_range=0.02, **kwargs):
+    def __init__(self, positions: int, initializer_range: float = 0.02, **kwargs):
         super().__init__(**kwargs)
         self.positions, self.initializer_range = positions, initializer_range
 

@@ -13,7 +13,7 @@ from keras_ctxrep.layers.layer import Layer
 __all__ = ["SubwordEmbedding", "WindowMean"]
 
 
-def window_mask(windows, span: int) -> Any:
+def window_mask(windows: Any, span: int) -> Any:
     """Which words of a block are in the window of each of its centres: 1 or 0, float32 (B, P, P + 2 W).
 
     The rows are looked up, which takes a fifth of the time of comparisons.

@@ -190,6 +190,10 @@ def _dense(config: Config, units: int, name: str, activation=None, dtype=None) -
 def encoder_config(model: keras.Model, config: dict) -> dict:
     """The fields of a model's config with `pooler` set to whether the model has one.
 
+    Args:
+        model: an encoder, or a model over one.
+        config: the fields of its `Config`.
+
     >>> config = Config(vocabulary_size=8, layers=1, width=4, heads=1, intermediate=8, pooler=False)
     >>> encoder_config(encoder(config), {"width": 4})
     {'width': 4, 'pooler': False}

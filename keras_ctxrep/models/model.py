@@ -57,15 +57,15 @@ class Model(keras.Model):
         self._check_inputs(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
-    def fit(self, x=None, *args, **kwargs) -> keras.callbacks.History:
+    def fit(self, x: Any = None, *args, **kwargs) -> keras.callbacks.History:
         self._check_inputs(x)
         return super().fit(x, *args, **kwargs)
 
-    def evaluate(self, x=None, *args, **kwargs) -> Any:
+    def evaluate(self, x: Any = None, *args, **kwargs) -> Any:
         self._check_inputs(x)
         return super().evaluate(x, *args, **kwargs)
 
-    def predict(self, x, *args, **kwargs) -> Any:
+    def predict(self, x: Any, *args, **kwargs) -> Any:
         self._check_inputs(x)
         return super().predict(x, *args, **kwargs)
 

@@ -31,6 +31,9 @@ __all__ = [
 def accuracy(expected: Sequence, predicted: Sequence) -> float:
     """Fraction of positions where the labels are equal; for the labels of two models, their agreement.
 
+    Args:
+        expected, predicted: N labels.
+
     Raises:
         ValueError: the lengths differ or there is nothing to compare.
 
@@ -67,6 +70,10 @@ def bootstrap(
 def confusion(expected: Sequence, predicted: Sequence, labels: Sequence) -> np.ndarray:
     """Confusion matrix, int64 (C, C): expected labels by row, predicted ones by column; others are ignored.
 
+    Args:
+        expected, predicted: N labels.
+        labels: the C labels to count.
+
     >>> confusion(["a", "a", "b"], ["a", "b", "b"], ["a", "b"]).tolist()
     [[1, 1], [0, 1]]
     """
@@ -83,6 +90,9 @@ def matthews(expected: Sequence, predicted: Sequence) -> float:
     """Matthews' correlation coefficient for any number of classes; 0 if all expected or all predicted labels are equal.
 
     Gorodkin 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006.
+
+    Args:
+        expected, predicted: N labels.
     """
     table = confusion(expected, predicted, list({*expected, *predicted})).astype(np.float64)
     by_gold, by_prediction = table.sum(1), table.sum(0)
@@ -91,7 +101,11 @@ def matthews(expected: Sequence, predicted: Sequence) -> float:
 
 
 def pearson(expected: Sequence[float] | np.ndarray, predicted: Sequence[float] | np.ndarray) -> float:
-    """Pearson's correlation coefficient; 0 where it is undefined because one side is constant."""
+    """Pearson's correlation coefficient; 0 where it is undefined because one side is constant.
+
+    Args:
+        expected, predicted: N numbers.
+    """
     _check(expected, predicted)
     x, y = (np.asarray(side, np.float64) for side in (expected, predicted))
     if x.min() == x.max() or y.min() == y.max():
@@ -101,7 +115,11 @@ def pearson(expected: Sequence[float] | np.ndarray, predicted: Sequence[float] |
 
 
 def spearman(expected: Sequence[float] | np.ndarray, predicted: Sequence[float] | np.ndarray) -> float:
-    """Spearman's rank correlation; tied values get the mean of their ranks."""
+    """Spearman's rank correlation; tied values get the mean of their ranks.
+
+    Args:
+        expected, predicted: N numbers.
+    """
 
     def ranks(side: Any) -> np.ndarray:
         _, inverse, counts = np.unique(np.asarray(side, np.float64), return_inverse=True, return_counts=True)
@@ -111,7 +129,11 @@ def spearman(expected: Sequence[float] | np.ndarray, predicted: Sequence[float] 
 
 
 def mean_squared_error(expected: Sequence[float] | np.ndarray, predicted: Sequence[float] | np.ndarray) -> float:
-    """Mean of the squared differences."""
+    """Mean of the squared differences.
+
+    Args:
+        expected, predicted: N numbers.
+    """
     _check(expected, predicted)
     return float(np.mean((np.asarray(expected, np.float64) - np.asarray(predicted, np.float64)) ** 2))
 
@@ -196,7 +218,12 @@ def normalize_answer(text: str) -> str:
 
 
 def exact_match(prediction: str, truths: Sequence[str]) -> float:
-    """1 if the normalized prediction equals one of the true answers; for a question without answers, if it is empty."""
+    """1 if the normalized prediction equals one of the true answers; for a question without answers, if it is empty.
+
+    Args:
+        prediction: an answer; "" for none.
+        truths: the true answers; none, or only empty ones, of a question without answer.
+    """
     return float(normalize_answer(prediction) in _answers(truths))
 
 
@@ -205,6 +232,10 @@ def answer_f1(prediction: str, truths: Sequence[str]) -> float:
 
     The rules of SQuAD 2.0, https://arxiv.org/abs/1806.03822, which differ from those of 1.1 only where normalization
     leaves an answer empty.
+
+    Args:
+        prediction: an answer; "" for none.
+        truths: the true answers; none, or only empty ones, of a question without answer.
 
     >>> answer_f1("in the Denver hills", ["Denver Broncos", "Denver hills"])
     0.8
@@ -221,6 +252,9 @@ def answer_f1(prediction: str, truths: Sequence[str]) -> float:
 def edit_distance(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> int:
     """The least number of insertions, deletions and substitutions between two sequences, Levenshtein 1966.
 
+    Args:
+        reference, hypothesis: sequences of tokens; a string is one of characters.
+
     >>> edit_distance("kitten", "sitting")
     3
     """
@@ -236,6 +270,10 @@ def edit_distance(reference: Sequence[Hashable], hypothesis: Sequence[Hashable])
 
 def nearest(references: Sequence[Sequence[Hashable]], hypothesis: Sequence[Hashable]) -> tuple[int, int]:
     """The edit distance to the nearest of some references, of equally near ones the first, and its length.
+
+    Args:
+        references: one or more sequences of tokens.
+        hypothesis: a sequence of tokens.
 
     >>> nearest(["sitting", "kit"], "kitten")
     (3, 7)

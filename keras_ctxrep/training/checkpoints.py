@@ -45,6 +45,11 @@ class State:
         """The state after an evaluation, with the model's weights if no earlier one was as good.
 
         As long as no value was above 0 where larger is better, as a tagger's F1 at first, none counts for `patience`.
+
+        Args:
+            model: as it was evaluated.
+            metric: by which evaluations are compared.
+            value: of the metric.
         """
         loss = value if metric.smaller_is_better else -value
         if loss < self.best_loss:
@@ -110,7 +115,8 @@ class Checkpoint(keras.callbacks.Callback):
             return ""
         return f"; the checkpoint of step {saved['step']} is kept in {self.folder}" if saved else ""
 
-    def on_epoch_end(self, epoch, logs=None) -> None:  # called after Progress, whose evaluation belongs to the epoch
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        # called after Progress, whose evaluation belongs to the epoch
         if time.monotonic() - self._last > self.seconds:
             self.write()
 
@@ -144,6 +150,10 @@ class Checkpoint(keras.callbacks.Callback):
 
 def save_weights(model: keras.Model, path: str | Path) -> None:
     """Writes a model's weights, and its optimizer's, whole or not at all.
+
+    Args:
+        model: with the optimizer's variables if it is compiled.
+        path: the file, .weights.h5.
 
     Raises:
         NoSpace: the disk has no space for them.

@@ -78,7 +78,12 @@ class FrozenOutputs:
         self._size, self._full = 0, False
 
     def encoded(self, encode: Callable[[Iterable], Iterable[tuple]], examples: Iterable) -> Iterator[tuple]:
-        """The rows of each example and their targets, as `encode` gives them; stored rows are not encoded again."""
+        """The rows of each example and their targets, as `encode` gives them; stored rows are not encoded again.
+
+        Args:
+            encode: from examples to the rows and targets of each.
+            examples: those of an epoch.
+        """
         source = iter(examples)
         while part := list(islice(source, TOGETHER)):
             keys = [_digest(repr(example).encode()) for example in part]

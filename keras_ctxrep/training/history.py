@@ -47,7 +47,12 @@ def record(folder: str | Path) -> dict[str, Any]:
 
 
 def write_record(folder: str | Path, record: Mapping[str, Any]) -> None:
-    """Writes the record of a run, which `record` reads."""
+    """Writes the record of a run, which `record` reads.
+
+    Args:
+        folder: the model folder.
+        record: JSON values by name.
+    """
     with atomic_write(Path(folder) / RECORD) as path:
         path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

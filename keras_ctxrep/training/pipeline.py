@@ -335,6 +335,11 @@ def _line(sentence: str | Sequence[str]) -> str:
 def bptt_segments_of_text(documents: Iterable[list[str]], streams: int, steps: int) -> Iterator[list[BpttSegment]]:
     """The BPTT segments (`bptt_segments`) of raw text, of which a stream takes up to 100 sentences at a time.
 
+    Args:
+        documents: sentences, words split by spaces.
+        streams: B, rows of a batch.
+        steps: T, words of a segment.
+
     >>> [segment.words for segment in next(bptt_segments_of_text([["a b"], ["c"]], streams=2, steps=2))]
     [['<S>', 'a'], ['<S>', 'c']]
     """
@@ -344,7 +349,14 @@ def bptt_segments_of_text(documents: Iterable[list[str]], streams: int, steps: i
 def whole_sentences(
     features: Features, vocabulary: Vocabulary, documents: Iterable[list[str]], batch_size: int
 ) -> tf.data.Dataset:
-    """One pass over sentences, uncut, to evaluate `elmo.language_model` by its full softmax."""
+    """One pass over sentences, uncut, to evaluate `elmo.language_model` by its full softmax.
+
+    Args:
+        features: of the model's inputs.
+        vocabulary: of its softmax.
+        documents: sentences, words split by spaces.
+        batch_size: sentences per batch, at most.
+    """
     texts = (sentence for document in documents for sentence in document)
     batches = [[row for _, row in batch] for batch in bucketed_by_length(texts, batch_size, len(vocabulary))]
     collate = partial(_language_model, features, vocabulary, False)

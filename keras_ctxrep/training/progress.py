@@ -47,15 +47,15 @@ class EvaluationBar(keras.callbacks.Callback):
         super().__init__()
         self.hidden, self.batches = hidden, None
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict | None = None):
         self.bar = evaluation_bar("batches", self.batches, self.hidden)
         self._count = 0
 
-    def on_test_batch_end(self, batch, logs=None):
+    def on_test_batch_end(self, batch: int, logs: dict | None = None):
         self._count += 1
         self.bar.update()
 
-    def on_test_end(self, logs=None):
+    def on_test_end(self, logs: dict | None = None):
         self.bar.close()
         self.batches = self._count
 
@@ -141,12 +141,12 @@ class Progress(keras.callbacks.Callback):
         hidden = None if chief else True
         self._bar = tqdm(desc="training", file=sys.stderr, leave=False, disable=hidden, mininterval=0.5, **unit)
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None):
         for variable, value in zip(self.trained.metrics_variables, self.metrics, strict=bool(self.metrics)):
             variable.assign(value)
         self.metrics = []
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None):
         if self._batch_end is not None and self.state.step == self.state.epoch_end:
             self._batch_end = time.monotonic()  # an evaluation does not count
         if self.peak is not None:
@@ -154,7 +154,7 @@ class Progress(keras.callbacks.Callback):
             self.trained.optimizer.learning_rate = rate
         self._before_batch = int(self.trained.optimizer.iterations.numpy()), self.state.step
 
-    def on_train_batch_end(self, batch, logs):
+    def on_train_batch_end(self, batch: int, logs: dict):
         seconds = time.monotonic() - self._since
         self._count_tokens(logs)
         self.logs = logs
@@ -223,7 +223,7 @@ class Progress(keras.callbacks.Callback):
             self._step_seconds.append(now - self._batch_end)
         self._batch_end = now
 
-    def on_epoch_end(self, epoch, logs):
+    def on_epoch_end(self, epoch: int, logs: dict):
         logs.pop("tokens", None)
         logs.update({name: value for name, value in self._midway_logs.items() if name not in logs})
         self._midway_logs = {}

@@ -32,7 +32,13 @@ class RunRecord:
 
     @classmethod
     def of(cls, command: str, options: Options, **arguments) -> "RunRecord":
-        """The run, once its files are read and hashed."""
+        """The run, once its files are read and hashed.
+
+        Args:
+            command: its name, "pretrain" for example.
+            options: of the run.
+            arguments: by name, see `RunRecord`.
+        """
         paths = dict.fromkeys(_paths([*arguments.values(), *_as_paths(options).values()]))
         files = {name: digest for path in paths for name, digest in _hashes(path).items()}
         return cls(command, options, arguments, files)
@@ -87,7 +93,12 @@ class RunRecord:
 
 
 def finished(folder: str | Path, identity: str) -> bool:
-    """Whether a model folder is the result of a run."""
+    """Whether a model folder is the result of a run.
+
+    Args:
+        folder: the model folder.
+        identity: of the run, as in `RunRecord`.
+    """
     try:
         record = json.loads((Path(folder) / NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -98,6 +109,11 @@ def finished(folder: str | Path, identity: str) -> bool:
 
 def check_replaceable(folder: str | Path, identity: str, overwrite: bool) -> None:
     """Refuses a folder with a finished model that is not of the run with this identity, unless `overwrite`.
+
+    Args:
+        folder: to write to; it may not exist.
+        identity: of the run that would write.
+        overwrite: allow it all the same.
 
     Raises:
         ValueError: it has one.

@@ -145,6 +145,10 @@ def split_sentences(data: bytes) -> list[list[str]]:
 def write(path: str | Path, records: Iterable[Record]) -> None:
     """Writes a TFRecord file, whole or not at all; the same records give the same bytes.
 
+    Args:
+        path: the file.
+        records: what `sentences_record` or `masked_record` gives.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write(f"{folder}/a.tfrecord", [sentences_record([["a", "b"], ["c"]])])
@@ -250,6 +254,12 @@ class Maker:
                 path.write_text(json.dumps(record))
 
     def name(self, number: int, copy: int) -> str:
+        """The file of a shard.
+
+        Args:
+            number: of the unit.
+            copy: of the pass over it.
+        """
         return f"train-{number:05}-{copy:02}.tfrecord"
 
     def missing(self, number: int) -> list[int]:

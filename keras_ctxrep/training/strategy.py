@@ -124,6 +124,10 @@ def mean_over_workers(strategy: tf.distribute.Strategy, metrics: Mapping[str, fl
     """The mean of each metric over the workers, so that all of them take the same decisions.
 
     Rounding differs from machine to machine: workers that ended a run at different steps would wait for each other.
+
+    Args:
+        strategy: where the run trains.
+        metrics: of this worker, the same names in each.
     """
     if not several_workers(strategy):
         return dict(metrics)
@@ -168,5 +172,9 @@ def lock_output(folder: str | Path, strategy: tf.distribute.Strategy) -> Abstrac
     """Within it no other run can write the model folder, see `lock_folder`; of several workers the first one locks it.
 
     From before its data are read until its model is saved: a run that began later would replace that model.
+
+    Args:
+        folder: the model folder.
+        strategy: where the run trains.
     """
     return lock_folder(folder) if is_chief(strategy) else nullcontext()
