@@ -32,6 +32,7 @@ SOURCES = {
     for root, package in ((ROOT, "keras_ctxrep"), (ROOT / "export", "*"), (ROOT / "tflite", "keras_ctxrep_tflite"))
     for path in sorted(root.glob(f"{package}/**/*.py"))
 }
+REFERENCE = re.compile(r"^(?:   |\.\. automodule:: )(keras_ctxrep\S*)$", re.MULTILINE)  # a module on a page
 BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # Every block of these languages runs, but for those in this table: (page, how the block begins) -> why not
 CODE = ("sh", "bash", "python")
@@ -103,7 +104,7 @@ def test_every_public_class_and_function_has_an_example(name):
 def test_the_reference_has_every_public_name():
     """`make docs` documents what is in `__all__` of the modules on the pages of docs/reference/api."""
     reference = [page for path, page in PAGES.items() if path.startswith("docs/reference/api/")]
-    modules = [name for page in reference for name in re.findall(r"^   (keras_ctxrep\S*)$", page, re.MULTILINE)]
+    modules = [name for page in reference for name in re.findall(REFERENCE, page)]
     assert len(set(modules)) == len(modules) and set(modules) <= SOURCES.keys()
     for module in SOURCES.keys() - set(modules):
         package = module.rpartition(".")[0]
