@@ -32,13 +32,17 @@ Writes shards to a folder, for `ctxrep pretrain FAMILY --corpus FOLDER`: for ELM
 words, for BERT pairs of segments with their masks. Without it, text is split and masked anew in every pass.
 The shards are the same for any number of processes and any runner, and the same command resumes an
 interrupted preparation."""
+PREPARED = {
+    "elmo": "sentences split into words, for `ctxrep pretrain elmo --corpus FOLDER`",
+    "bert": "pairs of segments with their masks, for `ctxrep pretrain bert --corpus FOLDER`",
+}
 DEV = 0.1  # fraction of the labelled examples that is held out, unless --dev is given
 
 
 def _pretrain(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
-    if args.family == "static":
+    if _is_static(args.family):
         chosen = options_of(options.StaticPretraining, args)
         history = recipes.pretrain_static(args.corpus, args.out, print_evaluation, options=chosen)
     else:
@@ -49,11 +53,16 @@ def _pretrain(args: argparse.Namespace) -> None:
     print_line(f"{args.out}: {history[-1]['step']} steps, {history[-1]['minutes']:.1f} minutes")
 
 
+def _is_static(family: str) -> bool:
+    """Whether it is pretrained by other recipes, with options of its own."""
+    return family == "static"
+
+
 def _pretrain_flags(flags: Flags, family: str) -> None:
-    prepared = ", or a folder that `prepare` wrote" if family in ("elmo", "bert") else ""
+    prepared = ", or a folder that `prepare` wrote" if family in PREPARED else ""
     flags.add("--corpus", f"text files{prepared}", nargs="+", required=True, metavar="FILE")
     flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
-    if family == "static":
+    if _is_static(family):
         rates = "of skipgram 0.025, of cbow 0.05, with --adagrad 0.1"
         flags.add_options(options.StaticPretraining, defaults={"learning_rate": rates})
         return
@@ -71,7 +80,7 @@ def _prepare(args: argparse.Namespace) -> None:
 
     chosen = options_of(options.Preparation, args)
     counts = recipes.prepare(args.corpus, args.out, args.family, options=chosen)
-    if counts["family"] == "elmo":
+    if "sentences" in counts:
         text = f"{counts['sentences']:,} sentences of {counts['words'] / 1e6:.1f} million words"
     else:
         text = f"{counts['examples']:,} pairs of segments, {counts['pieces'] / 1e6:.1f} million pieces, "
@@ -82,8 +91,7 @@ def _prepare(args: argparse.Namespace) -> None:
 def _prepare_flags(flags: Flags, family: str) -> None:
     flags.add("--corpus", "text files", nargs="+", required=True, metavar="FILE")
     flags.add("--out", "the folder to write", required=True, metavar="FOLDER")
-    whole = ("max_length",) if family == "elmo" else ()  # sentences are kept whole
-    flags.add_options(options.Preparation, without=whole, family=family)
+    flags.add_options(options.Preparation, family=family)
 
 
 def _train(args: argparse.Namespace) -> None:
@@ -466,13 +474,7 @@ COMMANDS = {
         "split a large text, and for BERT mask it, once before pretraining",
         PREPARE,
         True,
-        kinds={
-            name: Kind(partial(_prepare_flags, family=name), help, PREPARE)
-            for name, help in (
-                ("elmo", "sentences split into words, for `ctxrep pretrain elmo --corpus FOLDER`"),
-                ("bert", "pairs of segments with their masks, for `ctxrep pretrain bert --corpus FOLDER`"),
-            )
-        },
+        kinds={name: Kind(partial(_prepare_flags, family=name), help, PREPARE) for name, help in PREPARED.items()},
     ),
     "train": Command(_train, _train_flags, "fine-tune an encoder for a task", "", True),
     "glue": Command(_glue, _glue_flags, "fine-tune on the sets of GLUE, with several seeds", "", True),

@@ -42,7 +42,6 @@ LSTM = {  # option in "lstm" -> field of `elmo.Config`, type, minimum, default i
     "cell_clip": ("cell_clip", (float, int), 1e-6, None),
     "proj_clip": ("projection_clip", (float, int), 1e-6, None),
 }
-FAMILIES = ("elmo",)  # that this format holds
 _CELLS = "MultiRNNCell/Cell{}/LSTMCell"
 _ONLY_CELL = "LSTMCell"  # the name in `dump_weights` if there is only one layer
 
@@ -98,7 +97,7 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     Raises:
         ValueError: the model is not a biLM, or does not match the bundle.
     """
-    if bundle.family not in FAMILIES:
+    if bundle.family != "elmo":
         raise ValueError(f"a model of the family {bundle.family!r}: this format holds a biLM")
     config = elmo.Config(**bundle.config)
     with atomic_folder(folder, without=(VOCAB,)) as new:

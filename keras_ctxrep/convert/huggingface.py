@@ -277,10 +277,12 @@ def _head(options: Options, name: str, classes: int, config: bert.Config) -> tup
         return kind.task, {}
     dropout = options.get("classifier_dropout", (float, int), 0, config.dropout, most=1)
     problem = options.get("problem_type", str, default="")
-    if kind.problems.get(problem) == "regress" and classes != 1:
+    if problem == common.REGRESSION and kind.problems and classes != 1:
         raise ValueError(f"{options.source}: the option problem_type is {problem!r}, of {classes} classes; one is read")
-    task = kind.problems.get("regression" if classes == 1 else problem, kind.task)
-    labels = () if task == "regress" else kind.labels or _labels(options, classes)
+    problem = common.REGRESSION if classes == 1 else problem
+    task = kind.problems.get(problem, kind.task)
+    regression = problem == common.REGRESSION and kind.problems
+    labels = () if regression else kind.labels or _labels(options, classes)
     return task, {"head": {"dropout": float(dropout)}, "labels": labels}
 
 

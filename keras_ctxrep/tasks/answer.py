@@ -74,6 +74,7 @@ class Answer(Task, Distillable):
 
     name = "answer"
     help = "the span that answers a question: SQuAD's JSON, or question, context, answers"
+    page = ("Ask a text", "It finds the answer to a question in the text")
     reading = QuestionReading(
         {name: (name,) for name in ("question", "context", "answers", "id", "is_impossible")},
         labelled=("answers", "is_impossible"),

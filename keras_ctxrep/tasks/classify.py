@@ -283,6 +283,8 @@ class Classify(LabelTask, ChoosesPositive):
 
     name = "classify"
     help = "one label for a text or a pair: text, label[, pair]"
+    page = ("Which label does the text have?", "It chooses one of")
+    mediapipe = "TextClassifier"
     reading = TextReading(COLUMNS | {"label": ("label",)})
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "matthews", "f1")
     Options: type[options.Options] = Options

@@ -97,6 +97,7 @@ class Tag(Task, Distillable, LabelsWords):
 
     name = "tag"
     help = "one label for each word: CoNLL columns, or words, tags"
+    page = ("What is in the text?", "It marks words as one of")
     reading = SentenceReading({"text": ("words", "tokens"), "label": ("tags", "labels", "ner_tags", "ner")})
     agrees = "the same label of a word"
     metrics: ClassVar[tuple[str, ...]] = ("span_f1", "precision", "recall", "token_accuracy", "accuracy", "macro_f1")

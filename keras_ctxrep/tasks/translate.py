@@ -83,6 +83,7 @@ class Translate(Task, Searches):
 
     name = "translate"
     help = "a text for a text: text, target (one of several: a list in JSON lines, or a row each)"
+    page = ("A text for a text", "It writes a text for what is typed, and shows where it looked")
     reading = TranslationReading(
         {"text": ("text", "source", "sentence"), "target": ("target", "targets", "translation", "label")}, ("target",)
     )
