@@ -18,7 +18,7 @@ import numpy as np
 
 from keras_ctxrep.atomic import atomic_folder, reserve
 from keras_ctxrep.checks import most, regular
-from keras_ctxrep.convert.options import Options
+from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, single, visible
 from keras_ctxrep.models import elmo
 from keras_ctxrep.text.artifacts import VOCAB
@@ -231,17 +231,17 @@ def _external(name: str, item: Any) -> str | None:
     return None
 
 
-def _options(weights: Path) -> Options:
+def _options(weights: Path) -> SourceOptions:
     """The options of the file that belongs to a weight file."""
     folder = weights.parent
     for path in (folder / f"{weights.stem.removesuffix('weights')}{OPTIONS}", folder / OPTIONS):
         if path.is_file():
-            return Options(path)
+            return SourceOptions(path)
     paths = visible(folder.glob(f"*{OPTIONS}"))
     if len(paths) != 1:
         names = ", ".join(path.name for path in paths) or "none"
         raise ValueError(f"{weights}: {OPTIONS} is needed beside it; found {names}")
-    return Options(paths[0])
+    return SourceOptions(paths[0])
 
 
 def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
@@ -261,7 +261,7 @@ def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
     return vocab
 
 
-def _config(options: Options, stored: dict[str, Any]) -> elmo.Config:
+def _config(options: SourceOptions, stored: dict[str, Any]) -> elmo.Config:
     get, source = options.get, options.source
     fields: dict[str, Any] = {field: get(f"lstm.{name}", *bounds) for name, (field, *bounds) in LSTM.items()}
     if fields["projection_clip"] is None:  # an identity in AllenNLP would clip what ours does not project

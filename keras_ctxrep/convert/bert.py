@@ -9,7 +9,7 @@ import keras
 
 from keras_ctxrep import tasks
 from keras_ctxrep.checks import most
-from keras_ctxrep.convert.options import Options
+from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import Tensor, check, fill
 from keras_ctxrep.models import bert
 from keras_ctxrep.models.families import FAMILIES
@@ -84,7 +84,7 @@ def architecture(parts: Collection[str], classifier: str | None, source: object)
     raise ValueError(f"{source}: no model has these parts together: {listed}; leave out those of other models")
 
 
-def config(options: Options, pooler: bool) -> bert.Config:
+def config(options: SourceOptions, pooler: bool) -> bert.Config:
     """The sizes in a config.json or bert_config.json, which have the same keys; a ValueError names a wrong option."""
     activation = options.get("hidden_act", str, default="gelu")
     if activation not in ACTIVATIONS:

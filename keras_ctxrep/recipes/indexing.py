@@ -20,7 +20,7 @@ from keras_ctxrep.tasks.reading import Reading, Record
 from keras_ctxrep.text import files, index_files
 from keras_ctxrep.text.corpus import lines
 from keras_ctxrep.text.features import check_texts
-from keras_ctxrep.text.index_files import Row, batches_of
+from keras_ctxrep.text.index_files import IndexRow, batches_of
 from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep.text.search import GRAPH_ROWS, Encoder, Hit, Index, build_graph, graph_library, identity
 from keras_ctxrep.version import install_hint
@@ -52,14 +52,14 @@ class PassageAnswer(NamedTuple):
 class RowReading(Reading):
     """Reads the rows of an index: a text, an id if there is one, and everything else as it is."""
 
-    def examples(self, record: Record) -> Iterator[Row]:
+    def examples(self, record: Record) -> Iterator[IndexRow]:
         text, id = record.text("text"), record.value("id")
         if id is not None and not str(id).strip():
             raise ValueError("an empty id; --columns id=NAME reads another column")
         used = {files.key_of(record.row, self.names(None)[name]) for name in self.columns}
         used |= {key for name in self.columns for key in record.names[name]}
         fields = {str(key): _plain(value) for key, value in record.row.items() if key not in used}
-        yield Row(None if id is None else files.checked_text(str(id)), text, record.source, fields)
+        yield IndexRow(None if id is None else files.checked_text(str(id)), text, record.source, fields)
 
 
 @keywords(Indexing)
@@ -101,7 +101,7 @@ def index(
     skipped: list[str] | None = [] if options.skip_bad else None
     rows = chain.from_iterable(_split(row, options) for path in sources for row in _read(path, options, skipped))
     counts = _Counts()
-    batches: Iterator[tuple[np.ndarray, Sequence[Row]]] = _encoded(rows, model, progress, counts)
+    batches: Iterator[tuple[np.ndarray, Sequence[IndexRow]]] = _encoded(rows, model, progress, counts)
     storage, next_id, made_by, replaces = options.storage or "float32", 0, identity(model), None
     if options.add:
         kept = Index.open(out, model)
@@ -237,7 +237,7 @@ class _Counts:
         self.cut = 0
 
 
-def _read(path: str | Path, options: Indexing, skipped: list[str] | None) -> Iterator[Row]:
+def _read(path: str | Path, options: Indexing, skipped: list[str] | None) -> Iterator[IndexRow]:
     """The rows of a file: of a table or of objects, else its lines or, with passages, its paragraphs."""
     if files.suffix(Path(path)) in files.TABLES or options.columns:
         yield from RowReading(NAMES, ()).read(path, options.columns, skipped)
@@ -245,14 +245,14 @@ def _read(path: str | Path, options: Indexing, skipped: list[str] | None) -> Ite
     paragraph, first = [], 0
     for number, line in chain(lines(path), [(0, "")]):
         if paragraph and not (line.strip() and options.passages):
-            yield Row(None, " ".join(paragraph), f"{path}:{first}")
+            yield IndexRow(None, " ".join(paragraph), f"{path}:{first}")
             paragraph = []
         if line.strip():
             first = first if paragraph else number
             paragraph.append(line.strip())
 
 
-def _split(row: Row, options: Indexing) -> Iterator[Row]:
+def _split(row: IndexRow, options: Indexing) -> Iterator[IndexRow]:
     """The passages of a row; of several, each has its number in the id, and "begin", where in the text it begins."""
     if options.passages is None:
         yield row
@@ -268,8 +268,8 @@ def _split(row: Row, options: Indexing) -> Iterator[Row]:
 
 
 def _encoded(
-    rows: Iterator[Row], model: Model, progress: Callable[[int], object], counts: _Counts
-) -> Iterator[tuple[np.ndarray, list[Row]]]:
+    rows: Iterator[IndexRow], model: Model, progress: Callable[[int], object], counts: _Counts
+) -> Iterator[tuple[np.ndarray, list[IndexRow]]]:
     """Batches of vectors and rows; texts without words are left out."""
     done = 0
     while batch := list(islice(rows, TOGETHER)):
