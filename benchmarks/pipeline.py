@@ -38,7 +38,7 @@ def training(family: str, corpus: list[Path], args: argparse.Namespace) -> None:
     given = {"vocab": args.vocab} if args.vocab and family == "bert" and not corpus[0].is_dir() else {}
     settings = Pretraining(steps=1, size=args.size or SIZES[family], batch_size=args.batch_size, **given)
     _, initial, config = pretraining._start(family, settings)
-    plan = pretraining._PLANS[family](corpus, settings, initial, config)
+    plan = pretraining._RECIPES[family].plan(corpus, settings, initial, config)
     with strategy.scope(args.precision):
         model = fit.compile(plan.model(), optimizers.AdamW(1e-3))
     iterator = iter(plan.data(0))

@@ -1,6 +1,6 @@
 """`ctxrep prepare`: a large text, split, and for BERT masked, once before pretraining."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -45,17 +45,13 @@ class Prepare(Preparation, Command[dict]):
     out: str | Path = argument("the folder to write", flag="--out", metavar="FOLDER")
     family: str = in_python("bert")  # or "elmo"
 
-    @classmethod
-    def without(cls, family: str | None) -> Collection[str]:
-        return ("max_length",) if family == "elmo" else ()  # sentences are kept whole
-
     def run(self) -> dict:
         from keras_ctxrep.recipes.preparing import run
 
         return run(self.corpus, self.out, self.family, self)
 
     def show(self, result: dict) -> None:
-        if result["family"] == "elmo":
+        if "sentences" in result:
             text = f"{result['sentences']:,} sentences of {result['words'] / 1e6:.1f} million words"
         else:
             text = f"{result['examples']:,} pairs of segments, {result['pieces'] / 1e6:.1f} million pieces, "

@@ -18,7 +18,7 @@ import numpy as np
 
 from keras_ctxrep.atomic import atomic_folder, reserve
 from keras_ctxrep.checks import most, regular
-from keras_ctxrep.convert.options import Options
+from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, single, visible
 from keras_ctxrep.models import elmo
 from keras_ctxrep.text.artifacts import VOCAB
@@ -42,7 +42,6 @@ LSTM = {  # option in "lstm" -> field of `elmo.Config`, type, minimum, default i
     "cell_clip": ("cell_clip", (float, int), 1e-6, None),
     "proj_clip": ("projection_clip", (float, int), 1e-6, None),
 }
-FAMILIES = ("elmo",)  # that this format holds
 _CELLS = "MultiRNNCell/Cell{}/LSTMCell"
 _ONLY_CELL = "LSTMCell"  # the name in `dump_weights` if there is only one layer
 
@@ -98,7 +97,7 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     Raises:
         ValueError: the model is not a biLM, or does not match the bundle.
     """
-    if bundle.family not in FAMILIES:
+    if bundle.family != "elmo":
         raise ValueError(f"a model of the family {bundle.family!r}: this format holds a biLM")
     config = elmo.Config(**bundle.config)
     with atomic_folder(folder, without=(VOCAB,)) as new:
@@ -232,17 +231,17 @@ def _external(name: str, item: Any) -> str | None:
     return None
 
 
-def _options(weights: Path) -> Options:
+def _options(weights: Path) -> SourceOptions:
     """The options of the file that belongs to a weight file."""
     folder = weights.parent
     for path in (folder / f"{weights.stem.removesuffix('weights')}{OPTIONS}", folder / OPTIONS):
         if path.is_file():
-            return Options(path)
+            return SourceOptions(path)
     paths = visible(folder.glob(f"*{OPTIONS}"))
     if len(paths) != 1:
         names = ", ".join(path.name for path in paths) or "none"
         raise ValueError(f"{weights}: {OPTIONS} is needed beside it; found {names}")
-    return Options(paths[0])
+    return SourceOptions(paths[0])
 
 
 def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
@@ -262,7 +261,7 @@ def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
     return vocab
 
 
-def _config(options: Options, stored: dict[str, Any]) -> elmo.Config:
+def _config(options: SourceOptions, stored: dict[str, Any]) -> elmo.Config:
     get, source = options.get, options.source
     fields: dict[str, Any] = {field: get(f"lstm.{name}", *bounds) for name, (field, *bounds) in LSTM.items()}
     if fields["projection_clip"] is None:  # an identity in AllenNLP would clip what ours does not project

@@ -8,7 +8,7 @@ import keras
 
 from keras_ctxrep import tasks
 from keras_ctxrep.checks import most, warn
-from keras_ctxrep.convert.options import Options
+from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import Tensor, check, fill
 from keras_ctxrep.models import bert
 from keras_ctxrep.models.families import FAMILIES
@@ -46,7 +46,10 @@ class Architecture(NamedTuple):
     problems: dict[str, str] = {}  # noqa: RUF012  `problem_type` of a text classifier -> task; read only
 
 
-_PROBLEMS = dict(single_label_classification="classify", regression="regress", multi_label_classification="multilabel")
+REGRESSION = "regression"  # the `problem_type` of a classifier with one number
+_PROBLEMS = {
+    "single_label_classification": "classify", REGRESSION: "regress", "multi_label_classification": "multilabel",
+}  # fmt: skip
 ARCHITECTURES = {  # Google's checkpoints have the first two and BertModel
     "BertForPreTraining": Architecture("pretrainer", ("pooler", "mlm", "nsp")),
     "BertForMaskedLM": Architecture("pretrainer", ("mlm",)),
@@ -56,6 +59,7 @@ ARCHITECTURES = {  # Google's checkpoints have the first two and BertModel
     "BertForQuestionAnswering": Architecture("answer", ("span",), pairs=True),
     "BertModel": Architecture("embed", ("pooler",)),  # some have no pooler
 }
+BERT = FAMILIES["bert"]  # the family that these formats hold
 PARTS = {"pooler": "pooled output", "mlm": "masked language model", "nsp": "next sentence"}  # part -> name in messages
 PARTS |= {"classifier": "classes", "span": "answer spans"}
 
@@ -79,7 +83,7 @@ def architecture(parts: Collection[str], classifier: str | None, source: object)
     raise ValueError(f"{source}: no model has these parts together: {listed}; leave out those of other models")
 
 
-def config(options: Options, pooler: bool) -> bert.Config:
+def config(options: SourceOptions, pooler: bool) -> bert.Config:
     """The sizes in a config.json or bert_config.json, which have the same keys; a ValueError names a wrong option."""
     activation = options.get("hidden_act", str, default="gelu")
     if activation not in ACTIVATIONS:
@@ -98,14 +102,14 @@ def config(options: Options, pooler: bool) -> bert.Config:
 def build(bundle: Bundle) -> keras.Model:
     """The BERT that a bundle describes, with random weights, on any backend of Keras."""
     config = bert.Config(**bundle.config)
-    if bundle.task in FAMILIES["bert"].pretraining:
-        return FAMILIES["bert"].pretraining[bundle.task](config, 0)
+    if bundle.task in BERT.pretraining:
+        return BERT.pretraining[bundle.task](config, 0)
     return tasks.get(bundle.task).head(bert.encoder(config), bundle)
 
 
 def architecture_to_write(bundle: Bundle, architecture: str | None = None) -> str:
     """The model class of `transformers` that holds a model; a ValueError says why none does, or not `architecture`."""
-    if bundle.family != "bert":
+    if FAMILIES[bundle.family] is not BERT:
         raise ValueError(f"a model of the family {bundle.family!r}: this format holds a BERT")
     positions, pooler = bundle.config.get("positions", "learned"), bundle.config.get("pooler", True)
     if positions != "learned":
@@ -163,7 +167,7 @@ def load(
         raise ValueError(f"{source}: its options have one segment (type_vocab_size); a model of pairs of texts needs 2")
     check(weight_map, stored, source, ignored, DTYPES)
     fields = {"max_length": config.max_positions} | fields
-    fields |= {"task": task} if task in FAMILIES["bert"].pretraining else tasks.bundle_fields(task, pairs)
+    fields |= {"task": task} if task in BERT.pretraining else tasks.bundle_fields(task, pairs)
     bundle = Bundle("bert", config=asdict(config), **fields)
     model = build(bundle)
     fill(model, weight_map, stored, source)
@@ -206,7 +210,8 @@ def looks_uncased(pieces: Sequence[str]) -> bool:
 
 def next_sentence(bundle: Bundle) -> bool:
     """Whether a classifier is a next-sentence prediction head."""
-    return (bundle.task, bundle.pairs, tuple(bundle.labels)) == ("classify", True, bert.NEXT_SENTENCE)
+    kind = ARCHITECTURES["BertForNextSentencePrediction"]
+    return (bundle.task, bundle.pairs, tuple(bundle.labels)) == (kind.task, kind.pairs, kind.labels)
 
 
 def warn_left_out(source: object, what: str) -> None:

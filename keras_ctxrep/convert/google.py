@@ -12,7 +12,7 @@ import keras
 
 from keras_ctxrep.checks import first_line
 from keras_ctxrep.convert import bert as common
-from keras_ctxrep.convert.options import Options
+from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, single, visible
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.artifacts import VOCAB
@@ -49,7 +49,7 @@ def read(source: str | Path, lowercase: bool | None = None) -> tuple[keras.Model
     ValueError: uncased_L-12_H-768_A-12: no such folder, and no checkpoint of that name
     """
     prefix = _checkpoint(Path(source))
-    options = Options(_beside(prefix, OPTIONS))
+    options = SourceOptions(_beside(prefix, OPTIONS))
     stored = _variables(prefix)
     present = {part for part, start in PREFIXES.items() if any(name.startswith(start) for name in stored)}
     name, parts = common.architecture(present, None, prefix)

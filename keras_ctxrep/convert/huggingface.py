@@ -23,7 +23,7 @@ from keras_ctxrep.checks import first_line, printable, read_json, regular, warn
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
 from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS
-from keras_ctxrep.convert.options import Options
+from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, arrays, listed, package
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.artifacts import VOCAB
@@ -99,7 +99,7 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
     if not (folder / OPTIONS).is_file():
         problem = f"no {OPTIONS} in it; a Hugging Face folder has one" if folder.is_dir() else "no such folder"
         raise ValueError(f"{folder}: {problem}")
-    options = Options(folder / OPTIONS)
+    options = SourceOptions(folder / OPTIONS)
     _check_supported(options)
     weights, stored = _tensors(folder)
     prefix = "bert." if any(name.startswith("bert.") for name in stored) else ""
@@ -234,7 +234,7 @@ def _as_in_transformers(tensor: Tensor, prefix: str, old_norms: bool) -> Tensor:
 # -------------------------------------------------------------------------------------------------------- config.json
 
 
-def _check_supported(options: Options) -> None:
+def _check_supported(options: SourceOptions) -> None:
     """Raises if the file describes a model that is not supported."""
     for name, kind, supported in (
         ("model_type", str, ("bert",)),
@@ -250,7 +250,9 @@ def _check_supported(options: Options) -> None:
             raise ValueError(f"{options.source}: the option {name} is {value!r}; only {readable} is read")
 
 
-def _architecture(options: Options, stored: Collection[str], prefix: str, source: Path) -> tuple[str, tuple[str, ...]]:
+def _architecture(
+    options: SourceOptions, stored: Collection[str], prefix: str, source: Path
+) -> tuple[str, tuple[str, ...]]:
     """The name and the parts of the model, by its tensors; warns if config.json names heads that have no weights."""
     starts = HEADS | {"pooler": f"{prefix}pooler."}
     present = {part for part, start in starts.items() if any(name.startswith(start) for name in stored)}
@@ -270,21 +272,23 @@ def _classes(stored: Mapping[str, Any], parts: Collection[str]) -> int:
     return kernel.shape[0] if "classifier" in parts and kernel is not None and kernel.shape else 2
 
 
-def _head(options: Options, name: str, classes: int, config: bert.Config) -> tuple[str, dict[str, Any]]:
+def _head(options: SourceOptions, name: str, classes: int, config: bert.Config) -> tuple[str, dict[str, Any]]:
     """The task, and the fields of the bundle for its head."""
     kind = ARCHITECTURES[name]
     if not (kind.labels or "classifier" in kind.parts):
         return kind.task, {}
     dropout = options.get("classifier_dropout", (float, int), 0, config.dropout, most=1)
     problem = options.get("problem_type", str, default="")
-    if kind.problems.get(problem) == "regress" and classes != 1:
+    if problem == common.REGRESSION and kind.problems and classes != 1:
         raise ValueError(f"{options.source}: the option problem_type is {problem!r}, of {classes} classes; one is read")
-    task = kind.problems.get("regression" if classes == 1 else problem, kind.task)
-    labels = () if task == "regress" else kind.labels or _labels(options, classes)
+    problem = common.REGRESSION if classes == 1 else problem
+    task = kind.problems.get(problem, kind.task)
+    regression = problem == common.REGRESSION and kind.problems
+    labels = () if regression else kind.labels or _labels(options, classes)
     return task, {"head": {"dropout": float(dropout)}, "labels": labels}
 
 
-def _labels(options: Options, classes: int) -> tuple[str, ...]:
+def _labels(options: SourceOptions, classes: int) -> tuple[str, ...]:
     if classes < 2:
         raise ValueError(f"{options.source}: a classifier of one class; such a regression is not read, two are needed")
     label_of = options.get("id2label", dict, default={})
@@ -340,7 +344,7 @@ def _tensors(folder: Path) -> tuple[Path, dict[str, StoredTensor]]:
 
 
 def _sharded(index: Path, read_file: Callable[[Path], dict[str, StoredTensor]]) -> dict[str, StoredTensor]:
-    shard_of = {name: str(file) for name, file in Options(index).get("weight_map", dict).items()}
+    shard_of = {name: str(file) for name, file in SourceOptions(index).get("weight_map", dict).items()}
     files = sorted(set(shard_of.values()))
     for file in files:
         if file != Path(file).name or "\\" in file or file in ("", ".", ".."):
@@ -414,7 +418,7 @@ def _pickled(path: Path) -> dict[str, StoredTensor]:
 
 
 def _copies(
-    stored: dict[str, StoredTensor], prefix: str, config: bert.Config, options: Options, source: Path
+    stored: dict[str, StoredTensor], prefix: str, config: bert.Config, options: SourceOptions, source: Path
 ) -> set[str]:
     """Names of tensors that are no weights or copies of other tensors; checks that the copies are equal."""
     names, positions = set(), f"{prefix}{POSITIONS}"
@@ -457,17 +461,17 @@ def _write_safetensors(path: Path, tensors: Sequence[Tensor], values: Iterable[t
 # ---------------------------------------------------------------------------------------------------------- tokenizer
 
 
-def _preparation(folder: Path, model: Options, config: bert.Config) -> dict[str, Any]:
+def _preparation(folder: Path, model: SourceOptions, config: bert.Config) -> dict[str, Any]:
     """The fields of the bundle for text preparation; `model` is config.json."""
     paths = {name: folder / name for name in (VOCAB, TOKENIZER, TOKENIZER_OPTIONS)}
     exists = {name: path.is_file() for name, path in paths.items()}
-    options = Options(paths[TOKENIZER_OPTIONS], None if exists[TOKENIZER_OPTIONS] else {})
+    options = SourceOptions(paths[TOKENIZER_OPTIONS], None if exists[TOKENIZER_OPTIONS] else {})
     tokenizer_class = options.get("tokenizer_class", str, default=None)
     kind = tokenizer_class or model.get("tokenizer_class", str, default=TOKENIZERS[0])  # the order of `transformers`
     if kind not in TOKENIZERS:
         source = options.source if tokenizer_class else model.source
         raise ValueError(f"{source}: the option tokenizer_class is {kind!r}; one of {', '.join(TOKENIZERS)}")
-    tokenizer = Options(paths[TOKENIZER], None if exists[TOKENIZER] else {})
+    tokenizer = SourceOptions(paths[TOKENIZER], None if exists[TOKENIZER] else {})
     if exists[VOCAB]:
         source, pieces = paths[VOCAB], read_vocab(paths[VOCAB])
     elif exists[TOKENIZER]:
@@ -484,7 +488,7 @@ def _preparation(folder: Path, model: Options, config: bert.Config) -> dict[str,
                     f"{tokenizer.source}: its {part} is {actual or 'missing'}; {needed} is needed, or a "
                     f"{TOKENIZER_OPTIONS} with tokenizer_class {TOKENIZERS[0]} and do_lower_case"
                 )
-    normalizer = Options(paths[TOKENIZER], tokenizer.get("normalizer", dict, default={}))
+    normalizer = SourceOptions(paths[TOKENIZER], tokenizer.get("normalizer", dict, default={}))
     _warn_of_added_tokens(folder, tokenizer, options)
 
     def setting(name: str, fallback: str, default: bool | None) -> Any:
@@ -495,7 +499,7 @@ def _preparation(folder: Path, model: Options, config: bert.Config) -> dict[str,
     accents = setting("strip_accents", "strip_accents", None)
     longest = options.get("model_max_length", (int, float), 1, config.max_positions)
     if (folder / MODULE_OPTIONS).is_file():
-        longest = Options(folder / MODULE_OPTIONS).get("max_seq_length", int, 1, longest)
+        longest = SourceOptions(folder / MODULE_OPTIONS).get("max_seq_length", int, 1, longest)
     return {
         "vocab": vocab,
         "lowercase": lowercase,
@@ -505,13 +509,13 @@ def _preparation(folder: Path, model: Options, config: bert.Config) -> dict[str,
     }
 
 
-def _warn_of_added_tokens(folder: Path, tokenizer: Options, options: Options) -> None:
+def _warn_of_added_tokens(folder: Path, tokenizer: SourceOptions, options: SourceOptions) -> None:
     """Warns of added tokens, which `transformers` recognises in texts and our tokenizer does not."""
     entries = tokenizer.get("added_tokens", list, default=[])
     entries = [*entries, *options.get("added_tokens_decoder", dict, default={}).values()]
     tokens = [entry.get("content") for entry in entries if isinstance(entry, dict)]
     if (folder / ADDED).is_file():
-        tokens += Options(folder / ADDED).values
+        tokens += SourceOptions(folder / ADDED).values
     names = [printable(name, 60) for name in dict.fromkeys(map(str, tokens)) if name not in SPECIAL_PIECES]
     if names:
         common.warn_left_out(folder, f"added tokens, which are not looked for in texts: {listed(names)}")
@@ -539,7 +543,7 @@ def _pooling(folder: Path) -> dict[str, Any]:
         if kind == "Normalize":
             fields["normalize"] = True
         elif kind == "Pooling" and (folder / path / OPTIONS).is_file():
-            options = Options(folder / path / OPTIONS)
+            options = SourceOptions(folder / path / OPTIONS)
             names = [POOLING_MODE.fullmatch(name) for name, on in options.values.items() if on is True]
             modes = [name[1] for name in names if name] or [str(options.values.get("pooling_mode", "mean"))]
             fields["pooling"] = modes[0] if modes in (["cls"], ["mean"], ["max"]) else "mean"
@@ -580,7 +584,7 @@ def _modules(bundle: Bundle, config: bert.Config) -> dict[str, str]:
     return {name: json.dumps(content, indent=1) + "\n" for name, content in contents.items()}
 
 
-def _pieces(tokenizer: Options) -> list[str]:
+def _pieces(tokenizer: SourceOptions) -> list[str]:
     """The vocabulary in a tokenizer.json, in the order of ids."""
     kind, prefix = (tokenizer.get(f"model.{name}", str, default=None) for name in ("type", "continuing_subword_prefix"))
     if (kind or "WordPiece", prefix or "##") != ("WordPiece", "##"):

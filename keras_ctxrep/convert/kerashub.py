@@ -17,7 +17,7 @@ from keras_ctxrep.atomic import atomic_folder
 from keras_ctxrep.checks import first_line
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
-from keras_ctxrep.convert.options import Options
+from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import StoredTensor, Tensor, arrays, package
 from keras_ctxrep.models import bert
 from keras_ctxrep.models.families import encoder_of
@@ -275,7 +275,7 @@ def _preset(hub: Any, source: str, tokenizer: Any) -> tuple[Any, Any]:
     """The model of a preset, with its head if the folder has one, and its tokenizer."""
     kind = hub.BertBackbone
     if (Path(source) / TASK).is_file():
-        name = Options(Path(source) / TASK).get("class_name", str)
+        name = SourceOptions(Path(source) / TASK).get("class_name", str)
         if name not in KINDS:
             raise ValueError(f"{source}: a {name}; {NEEDED}")
         kind = getattr(hub, name)

@@ -9,7 +9,7 @@ LARGEST = 64 << 20  # bytes of a file of options or of a tokenizer
 _NEEDED: Any = object()
 
 
-class Options:
+class SourceOptions:
     """A JSON object in a file.
 
     Args:
@@ -19,7 +19,7 @@ class Options:
     Raises:
         ValueError: the file is not JSON, or not an object.
 
-    >>> Options("config.json", {"lstm": {"dim": 7}}).get("lstm.dim", int, least=1)
+    >>> SourceOptions("config.json", {"lstm": {"dim": 7}}).get("lstm.dim", int, least=1)
     7
     """
 

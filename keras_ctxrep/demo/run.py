@@ -25,12 +25,13 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from keras_ctxrep import recipes, saving, tasks, zoo
+from keras_ctxrep import recipes, saving, zoo
 from keras_ctxrep.demo.report import write_report
 from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.inference.model import load
 from keras_ctxrep.plots.words import concordance, neighbours, senses
-from keras_ctxrep.tasks.tag import Tagged
+from keras_ctxrep.tasks.classify import Classify
+from keras_ctxrep.tasks.tag import Tag, Tagged
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.corpus import documents, hold_out, without
 from keras_ctxrep.text.features import Features
@@ -129,7 +130,7 @@ def _empty_folder(out: Path) -> Path:
 def _sample(seed: int) -> Data:
     """Random messages of each part of WNUT-2017."""
     rng = np.random.default_rng(seed)
-    data = {name: [*tasks.get("tag").read(ENTITIES / f"{name}.conll.xz")] for name in EXAMPLES}
+    data = {name: [*Tag().read(ENTITIES / f"{name}.conll.xz")] for name in EXAMPLES}
     return {name: [data[name][i] for i in rng.permutation(len(data[name]))[:count]] for name, count in EXAMPLES.items()}
 
 
@@ -246,7 +247,7 @@ def _tagging(encoder: Path, data: Data, out: Path, seed: int) -> tuple[dict, lis
     recipes.finetune(data["train"], data["dev"], encoder, out / "shipped", task="tag", seed=seed, **TRAINING)
     answers = {METHODS[0]: open_model(out / "shipped").answer.ask(data["test"])}
     answers[METHODS[1]] = [{"words": [{"label": tag} for tag in tags]} for tags in _tags_by_words(data)]
-    metrics = {method: tasks.get("tag").compute_metrics(data["test"], answers[method], ()) for method in METHODS}
+    metrics = {method: Tag().compute_metrics(data["test"], answers[method], ()) for method in METHODS}
     figures: dict[str, Any] = {"sizes": sizes, "methods": {}, "gains": {}}
     count = sizes["test"]
     for method, metric in metrics.items():
@@ -292,7 +293,7 @@ def _tags_by_words(data: Data) -> list[list[str]]:
     def dev_f1(model: Any) -> float:
         tags = iter(model.predict(vectorizer.transform(windows(data["dev"]))))
         answers = [{"words": [{"label": next(tags)} for _ in example.words]} for example in data["dev"]]
-        return tasks.get("tag").compute_metrics(data["dev"], answers, ()).scores["span_f1"]
+        return Tag().compute_metrics(data["dev"], answers, ()).scores["span_f1"]
 
     tags = iter(max(models, key=dev_f1).predict(vectorizer.transform(windows(data["test"]))))
     return [[str(next(tags)) for _ in example.words] for example in data["test"]]
@@ -308,7 +309,7 @@ def _examples(test: list[Tagged], tags: list[list[str]], count: int = 8) -> list
 def _senses(encoder: Path, out: Path) -> dict:
     """Nearest contextual neighbours of "bank" in two senses, and how often the nearest one has the same sense."""
     _title("Two senses of “bank”: the nearest words in context")
-    examples = [*tasks.get("classify").read(SENSES)]
+    examples = [*Classify().read(SENSES)]
     texts = [example.text for example in examples]
     queries = []
     for sense in dict.fromkeys(example.label for example in examples):

@@ -7,8 +7,8 @@ from typing import Any
 
 import keras
 
-from keras_ctxrep.models import bert, elmo, lm, static
-from keras_ctxrep.models.tuning import TUNING, Tuning
+from keras_ctxrep.models import bert, elmo, lm, static, tuning
+from keras_ctxrep.models.tuning import Tuning
 
 __all__ = ["FAMILIES", "Family", "depths", "encoder_of"]
 
@@ -37,7 +37,7 @@ class Family:
     sizes: Mapping[str, Any]
     encoder: Callable[[Any], keras.Model]
     pretraining: Mapping[str, Callable[[Any, int], keras.Model]]
-    tuning: Tuning
+    tuning: Tuning = Tuning()  # noqa: RUF009  frozen
     reads_vocabulary: Callable[[dict], bool] = lambda config: True
     encoder_config: Callable[[keras.Model, dict], dict] = lambda model, config: config
     any_length: bool = False
@@ -50,7 +50,7 @@ FAMILIES = {
         elmo.SIZES,
         lambda config: elmo.encoder(config, config.dropout),
         {"language_model": elmo.language_model},
-        TUNING["elmo"],
+        tuning.ELMO,
         reads_vocabulary=lambda config: bool(config.get("words")),
         any_length=True,
     ),
@@ -59,17 +59,17 @@ FAMILIES = {
         bert.SIZES,
         bert.encoder,
         {"pretrainer": lambda config, words: bert.pretrainer(config)},
-        TUNING["bert"],
+        tuning.BERT,
         encoder_config=bert.encoder_config,
         enable_lora=bert.enable_lora,
     ),
-    "static": Family(static.Config, {}, static.encoder, {}, TUNING["static"]),
+    "static": Family(static.Config, {}, static.encoder, {}, tuning.STATIC),
     "lm": Family(
         lm.Config,
         lm.SIZES,
         lm.encoder,
         {"causal_language_model": lm.language_model},
-        TUNING["lm"],
+        tuning.LM,
         encoder_config=lm.encoder_config,
         any_length=True,
     ),

@@ -34,22 +34,21 @@ class Tuning:
     learning_rate: Callable[[int], float] = lambda width: 1e-3
 
 
-TUNING: Mapping[str, Tuning] = {
-    # Peters et al. 2018, sections 3.2 and 3.3: a frozen biLM, and a scalar mix of its layers with an L2 penalty
-    "elmo": Tuning(frozen=True, mix=True, mix_l2=1e-3),
-    # Devlin et al. 2018, appendix A.3. Narrower models learn at higher rates: 5e-4 at width 256, 1e-3 at 128 and below
-    "bert": Tuning(dropout=0.1, epochs=3.0, learning_rate=lambda width: min(1e-3, 3e-5 * max(1.0, 768 / width) ** 2.5)),
-    "static": Tuning(encoder_dropout=None),
-    # Howard & Ruder 2018, sections 3.2 and 3.3: trained as a whole, and its head reads the mean and the maximum of the
-    # text; the mix is ELMo's. Radford et al. 2018, section 4.1: 3 epochs, 6.25e-5 at width 768
-    "lm": Tuning(
-        mix=True,
-        mix_l2=1e-3,
-        dropout=0.1,
-        epochs=3.0,
-        learning_rate=lambda width: min(1e-3, 6.25e-5 * max(1.0, 768 / width) ** 2),
-    ),
-}
+# Peters et al. 2018, sections 3.2 and 3.3: a frozen biLM, and a scalar mix of its layers with an L2 penalty
+ELMO = Tuning(frozen=True, mix=True, mix_l2=1e-3)
+# Devlin et al. 2018, appendix A.3. Narrower models learn at higher rates: 5e-4 at width 256, 1e-3 at 128 and below
+BERT = Tuning(dropout=0.1, epochs=3.0, learning_rate=lambda width: min(1e-3, 3e-5 * max(1.0, 768 / width) ** 2.5))
+STATIC = Tuning(encoder_dropout=None)
+# Howard & Ruder 2018, sections 3.2 and 3.3: trained as a whole, and its head reads the mean and the maximum of the
+# text; the mix is ELMo's. Radford et al. 2018, section 4.1: 3 epochs, 6.25e-5 at width 768
+LM = Tuning(
+    mix=True,
+    mix_l2=1e-3,
+    dropout=0.1,
+    epochs=3.0,
+    learning_rate=lambda width: min(1e-3, 6.25e-5 * max(1.0, 768 / width) ** 2),
+)
+TUNING: Mapping[str, Tuning] = {"elmo": ELMO, "bert": BERT, "static": STATIC, "lm": LM}  # for the command's help
 
 
 def default_texts() -> dict[str, str]:

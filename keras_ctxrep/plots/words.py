@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_ctxrep import saving, tasks, zoo
+from keras_ctxrep import saving, zoo
 from keras_ctxrep.inference.contextual_vectors import learned_mixes, vectors
 from keras_ctxrep.plots.drawing import check_drawable, drawing, style
+from keras_ctxrep.tasks.classify import Classify
 from keras_ctxrep.text.tokens import Word, split_words, words
 
 __all__ = ["concordance", "neighbours", "senses"]
@@ -147,7 +148,7 @@ def nearest_labels(unit: np.ndarray, labels: Sequence[str]) -> list[str]:
 
 def _sense_vectors(folder, word: str, data: str | Path, layer: str | None) -> tuple[list[str], np.ndarray]:
     """The sense of the word in each sentence, K of them, and its vectors, float64 (K, D)."""
-    examples = [*tasks.get("classify").read(data)]
+    examples = [*Classify().read(data)]
     occurrences = []
     for example in examples:
         if example.label is None:

@@ -5,6 +5,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,8 +44,7 @@ def run(corpus: Sequence[str | Path], out: str | Path, family: str, options: Pre
     if (finished := _finished(out, run.identity)) is not None:
         return finished
     held, read = corpora.held_out(corpus, options.valid, options.seed)
-    plan = _bert if family == "bert" else _elmo
-    examples, copies, valid, vocab, settings = plan(options, initial, corpus, read, held)
+    examples, copies, valid, vocab, settings = _PLANS[family](options, initial, corpus, read, held)
     maker = Maker(out, run.identity, copies, examples)
     with lock_folder(out):
         _begin(maker)
@@ -59,11 +59,10 @@ def _check(family: str, corpus: Sequence[str | Path], out: Path, options: Prepar
     corpora.check_corpus(family, corpus)
     if (out / NAME).exists():
         raise ValueError(f"{out}: a model folder; choose another one to write to")
-    options_of = {"elmo": ("min_count",), "bert": ("whole_words", "cased", "copies", "max_length")}
-    (other,) = options_of.keys() - {family}
-    for name in options_of[other]:
-        if getattr(options, name) != getattr(Preparation, name):
-            raise ValueError(f"{name}={getattr(options, name)}: an option of `prepare {other}`")
+    for entry in fields(options):
+        families, value = entry.metadata.get("families"), getattr(options, entry.name)
+        if families is not None and family not in families and value != entry.default:
+            raise ValueError(f"{entry.name}={value}: an option of `prepare {next(iter(families))}`")
 
 
 # examples of a unit, passes, held-out records, vocabulary, and settings for prepared.json
@@ -88,6 +87,9 @@ def _elmo(options: Preparation, initial: Any, corpus, read, held) -> _Plan:
     examples = SplitSentences()
     valid = [record for _, records in examples(0, held, [0]) for record, _ in records]
     return examples, 1, valid, vocab, {"learned_vocab": corpora.given_words(options, initial) is None}
+
+
+_PLANS = {"bert": _bert, "elmo": _elmo}
 
 
 def _finished(out: Path, identity: str) -> dict | None:

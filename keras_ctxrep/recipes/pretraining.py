@@ -58,7 +58,7 @@ def _pretrain(
     family: str, corpus: Sequence[str | Path], out, report, callbacks, options: Pretraining, strategy
 ) -> list[dict]:
     source, initial, config = _start(family, options)
-    plan = _PLANS[family](corpus, options, initial, config)
+    plan = _RECIPES[family].plan(corpus, options, initial, config)
     run = RunRecord.of("pretrain", options, family=family, corpus=[Path(path) for path in corpus])
     check_replaceable(out, run.identity, options.overwrite)
     Path(out).mkdir(parents=True, exist_ok=True)
@@ -83,14 +83,15 @@ def _pretrain(
 
 def _check(family: str, corpus: Sequence[str | Path], out: str | Path, options: Pretraining) -> None:
     """Raises an error for arguments that contradict each other."""
-    corpora.check_corpus(family, corpus, tuple(_PLANS))
+    corpora.check_corpus(family, corpus, tuple(_RECIPES))
     if options.init is not None and Path(options.init).resolve() == Path(out).resolve():
         raise ValueError(f"{out}: the folder of the model to start from; choose another one to write to")
     if options.optimizer == "adagrad" and options.decay != "linear":
         raise ValueError(f"decay={options.decay!r}: Adagrad's learning rate stays as it is; leave decay out")
-    names, message = _FOREIGN[family]
-    if any(getattr(options, name) not in (getattr(Pretraining, name), "lamb") for name in names):  # LAMB is for all
-        raise ValueError(message)
+    recipe = _RECIPES[family]
+    foreign = (name for name in recipe.foreign if getattr(options, name) not in (getattr(Pretraining, name), "lamb"))
+    if any(foreign):  # LAMB is for all
+        raise ValueError(recipe.message)
 
 
 def _fit(
@@ -316,19 +317,34 @@ def _raw_text(corpus: Sequence[str | Path], options: Pretraining, initial: Any, 
     return wordpiece, examples, masking, corpora.masked_once(held, features, masking, options.seed, segments)
 
 
-_PLANS = {"elmo": _language_modelling, "bert": _masked_modelling, "lm": _causal_modelling}
-# family -> options of the other families, and the error where one of them is given
-_FOREIGN = {
-    "bert": (
+class _Recipe(NamedTuple):
+    """How models of a family are pretrained.
+
+    Attributes:
+        plan: function to the parts of a run.
+        foreign: options of other families.
+        message: the error where one of them is given.
+    """
+
+    plan: Callable[[Sequence[str | Path], Pretraining, Any, Any], _Plan]
+    foreign: tuple[str, ...]
+    message: str
+
+
+_RECIPES = {
+    "bert": _Recipe(
+        _masked_modelling,
         ("read_words", "unroll", "samples", "optimizer", "units"),
         "read_words, unroll, samples and adagrad are for ELMo, units for lm",
     ),
-    "elmo": (
+    "elmo": _Recipe(
+        _language_modelling,
         ("whole_words", "cased", "next_sentence", "units"),
         "whole_words, cased and next_sentence are for BERT: a biLM masks nothing and reads characters as they are, or "
         "words with read_words in place of units",
     ),
-    "lm": (
+    "lm": _Recipe(
+        _causal_modelling,
         ("whole_words", "next_sentence", "read_words"),
         "whole_words and next_sentence are for BERT, read_words is for ELMo; units says what an lm reads",
     ),

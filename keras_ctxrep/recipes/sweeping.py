@@ -30,7 +30,7 @@ _OPTIONS = {entry.name: entry for entry in fields(Finetuning)}
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepResult:
     """One combination of values, over all seeds.
 
     Attributes:
@@ -87,7 +87,7 @@ def sweep(
     observers: Observers,
     options: Finetuning,
     task_options: Mapping[str, Any] | None = None,
-) -> list[Row]:
+) -> list[SweepResult]:
     """Fine-tunes with every combination of some options' values, each with several seeds, and keeps the best model.
 
     Each run is a model folder in OUT/sweep; the same call resumes an interrupted sweep, and repeats no run that is
@@ -142,7 +142,7 @@ def sweep(
     return rows
 
 
-def table(rows: Sequence[Row], first_seed: int = 0) -> list[list[str]]:
+def table(rows: Sequence[SweepResult], first_seed: int = 0) -> list[list[str]]:
     """Rows of text, the first a header: values, mean and standard deviation of the metric, the metric of each seed."""
     seeds = [f"seed {first_seed + number}" for number in range(len(rows[0].scores))]
     header = [*rows[0].values, rows[0].metric, *(["std", *seeds] if len(seeds) > 1 else [])]
@@ -225,13 +225,13 @@ def _check(grid: Mapping[str, Sequence], seeds: int) -> None:
             raise ValueError(f"{name}={list(values)}: a value is there twice")
 
 
-def _row(runs: Sequence[_SeededRun]) -> Row:
+def _row(runs: Sequence[_SeededRun]) -> SweepResult:
     metrics, scores = zip(*(run.score() for run in runs), strict=True)
     smaller = metrics[0] in runs[0].task.smaller
-    return Row(runs[0].values, metrics[0], scores, tuple(run.folder for run in runs), smaller)
+    return SweepResult(runs[0].values, metrics[0], scores, tuple(run.folder for run in runs), smaller)
 
 
-def _write(rows: Sequence[Row], out: Path, first_seed: int) -> None:
+def _write(rows: Sequence[SweepResult], out: Path, first_seed: int) -> None:
     with atomic_write(out / TABLE) as path:
         path.write_text("".join("\t".join(line) + "\n" for line in table(rows, first_seed)), encoding="utf-8")
 

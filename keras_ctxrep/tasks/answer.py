@@ -19,7 +19,7 @@ from keras_ctxrep.text.decode import best_answers
 from keras_ctxrep.text.features import Reads, Row, WindowFeatures
 from keras_ctxrep.text.files import checked_text
 
-__all__ = ["Answer", "Options", "Question", "answer_positions", "answers_in_graph", "null_threshold"]
+__all__ = ["Answer", "AnswerOptions", "Options", "Question", "answer_positions", "answers_in_graph", "null_threshold"]
 
 PADDING = -1e4  # the logit of a masked token, as in `models.heads.answer`
 UNANSWERABLE = "unanswerable"  # a trait of the training data: some questions have no answer
@@ -41,11 +41,14 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Options(options.Options):
+class AnswerOptions(options.Options):
     """Options of question answering."""
 
     stride: int = option(128, "pieces from one window of a long text to the next", above=0, metavar="N")
     max_answer: int = option(30, "pieces of the longest answer that is given", above=0, metavar="N")
+
+
+Options = AnswerOptions  # its former name
 
 
 class QuestionReading(Reading):
@@ -74,6 +77,7 @@ class Answer(Task, Distillable):
 
     name = "answer"
     help = "the span that answers a question: SQuAD's JSON, or question, context, answers"
+    page = ("Ask a text", "It finds the answer to a question in the text")
     reading = QuestionReading(
         {name: (name,) for name in ("question", "context", "answers", "id", "is_impossible")},
         labelled=("answers", "is_impossible"),
@@ -90,7 +94,7 @@ class Answer(Task, Distillable):
     }
     gold = "answers"
     reads = Reads(pair=True, windows=True)
-    Options = Options
+    Options = AnswerOptions
     max_length = 384
     head_dropout = 0.0
 
@@ -119,7 +123,7 @@ class Answer(Task, Distillable):
         return heads.answer(encoder, **bundle.head)
 
     def check(self, bundle) -> None:
-        if missing := self.settings(Options(), set()).keys() - bundle.settings.keys():
+        if missing := self.settings(AnswerOptions(), set()).keys() - bundle.settings.keys():
             raise ValueError(
                 f"the settings {', '.join(sorted(missing))} are missing in the bundle: train the model again"
             )

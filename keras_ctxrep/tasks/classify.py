@@ -21,7 +21,7 @@ from keras_ctxrep.text.decode import sigmoid, softmax
 from keras_ctxrep.text.features import Reads, Row
 from keras_ctxrep.text.files import checked_text
 
-__all__ = ["Classify", "Example", "LossOptions", "Options", "TextReading", "TextTask"]
+__all__ = ["Classify", "ClassifyOptions", "Example", "LossOptions", "Options", "TextReading", "TextTask"]
 
 WINDOWS = ("mean", "max")  # how the scores of a text's windows are pooled
 CONFUSION, LARGEST = 10, 20  # labels of a confusion table; with more of them the confusions that are listed
@@ -214,12 +214,15 @@ class LossOptions(options.Options):
 
 
 @dataclass(frozen=True)
-class Options(LossOptions):
+class ClassifyOptions(LossOptions):
     """Options of classifiers."""
 
     positive: str | None = option(
         None, "the label of which `f1` is reported (default: of two labels the second in order)", metavar="LABEL"
     )
+
+
+Options = ClassifyOptions  # its former name
 
 
 class LabelTask(TextTask):
@@ -283,9 +286,11 @@ class Classify(LabelTask, ChoosesPositive):
 
     name = "classify"
     help = "one label for a text or a pair: text, label[, pair]"
+    page = ("Which label does the text have?", "It chooses one of")
+    mediapipe = "TextClassifier"
     reading = TextReading(COLUMNS | {"label": ("label",)})
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "matthews", "f1")
-    Options: type[options.Options] = Options
+    Options: type[options.Options] = ClassifyOptions
     positive: str | None = None  # of a model: the label of which `f1` is reported
 
     def of_model(self, bundle) -> Self:

@@ -13,3 +13,5 @@ class Embed(Similar):
 
     name = "embed"
     help = "a vector"
+    page = ("Which sentences are like a query?", "It ranks the sentences of a text by cosine similarity to a query")
+    mediapipe = "TextEmbedder"

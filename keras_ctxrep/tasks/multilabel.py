@@ -36,6 +36,8 @@ class Multilabel(TextTask):
 
     name = "multilabel"
     help = "any number of labels: text, label (a,b,c)[, pair]"
+    page = ("Which labels does the text have?", "It chooses any of")
+    mediapipe = "TextClassifier"
     reading = TextReading(COLUMNS | {"label": ("labels", "label")}, label=class_names)
     agrees = "all labels of a text are the same"
     metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "exact_match")

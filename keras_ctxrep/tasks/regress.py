@@ -53,6 +53,7 @@ class Regress(TextTask):
 
     name = "regress"
     help = "a number for a text or a pair: text, label[, pair]"
+    page = ("A number for the text", "It predicts a number")
     reading = TextReading(COLUMNS | {"label": ("label", "score")}, label=finite_number)
     agrees = f"values within {TOLERANCE:.0%} of the reference's, or within {TOLERANCE} of one below 1"
     metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_squared_error")

@@ -80,6 +80,7 @@ class SemanticRoles(Tag):
     """
 
     name = "semantic_roles"
+    page = None
     agrees = "the same label of a word"
     metrics: ClassVar[tuple[str, ...]] = ("span_f1", "precision", "recall", "token_accuracy")
     help = "the arguments of a predicate: CoNLL with a BIO column per predicate, or words, predicate, tags"

@@ -18,7 +18,7 @@ from keras_ctxrep.text import retrieval, scores
 from keras_ctxrep.text.bundle import POOLING
 from keras_ctxrep.text.files import checked_text
 
-__all__ = ["Options", "Pair", "PairReading", "Similar"]
+__all__ = ["Options", "Pair", "PairReading", "Similar", "SimilarOptions"]
 
 SCORED, POSITIVE, TRIPLET = "a pair with a score", "a pair without a score", "a triplet"  # kinds of examples
 TOLERANCE = 0.01  # largest difference of the cosine of two engines' vectors from 1
@@ -73,7 +73,7 @@ class PairReading(Reading):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(options.Options):
+class SimilarOptions(options.Options):
     """Options of vectors of texts."""
 
     loss: str | None = option(
@@ -106,6 +106,9 @@ class Options(options.Options):
             object.__setattr__(self, "matryoshka", widths)
 
 
+Options = SimilarOptions  # its former name
+
+
 class Similar(Task):
     """Vectors of texts.
 
@@ -131,7 +134,7 @@ class Similar(Task):
         "spearman", "pearson", "ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10", "map_at_100",
     )  # fmt: skip
     agrees = f"vectors with a cosine of at least {1 - TOLERANCE}"
-    Options: type[options.Options] = Options
+    Options: type[options.Options] = SimilarOptions
     model_outputs: ClassVar[tuple[str, ...]] = ("vector",)
     outputs: ClassVar[Mapping[str, str]] = {}
 

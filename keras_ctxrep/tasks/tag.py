@@ -24,7 +24,7 @@ from keras_ctxrep.text.files import checked_text
 from keras_ctxrep.text.tags import is_spans, spans, to_iob2
 from keras_ctxrep.text.tokens import joined
 
-__all__ = ["Options", "Tag", "Tagged"]
+__all__ = ["Options", "Tag", "TagOptions", "Tagged"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Tagged:
 
 
 @dataclass(frozen=True)
-class Options(options.Options):
+class TagOptions(options.Options):
     """Options of taggers."""
 
     crf: bool = option(False, "predict a sentence's labels jointly, with a CRF")
@@ -55,6 +55,9 @@ class Options(options.Options):
                 f"label_smoothing={self.label_smoothing}: a CRF's loss is over whole sentences and has no distribution "
                 "of a single label to smooth; leave crf or label_smoothing out"
             )
+
+
+Options = TagOptions  # its former name
 
 
 class SentenceReading(Reading):
@@ -97,6 +100,7 @@ class Tag(Task, Distillable, LabelsWords):
 
     name = "tag"
     help = "one label for each word: CoNLL columns, or words, tags"
+    page = ("What is in the text?", "It marks words as one of")
     reading = SentenceReading({"text": ("words", "tokens"), "label": ("tags", "labels", "ner_tags", "ner")})
     agrees = "the same label of a word"
     metrics: ClassVar[tuple[str, ...]] = ("span_f1", "precision", "recall", "token_accuracy", "accuracy", "macro_f1")
@@ -110,7 +114,7 @@ class Tag(Task, Distillable, LabelsWords):
     }
     gold = "tags"
     reads = Reads(words=True)
-    Options = Options
+    Options = TagOptions
 
     def traits(self, example) -> Iterable[Hashable]:
         return getattr(example, "types", ())

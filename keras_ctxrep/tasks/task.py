@@ -37,10 +37,14 @@ class Task(Learning, Answering, Evaluation, InGraph):
     Attributes:
         name: as in bundles and on the command line.
         help: one line for the command line: what it is, and its columns.
+        page: title of a page in the browser, and what the model does there; None: there is no page for the task.
+        mediapipe: the text task of MediaPipe that gives its answers, if there is one.
     """
 
     name: str
     help: str
+    page: tuple[str, str] | None = None
+    mediapipe: str | None = None
 
     def of_model(self, bundle: Bundle) -> Self:
         """This task as a model has it, which reads the columns that the model was trained from before others."""

@@ -20,7 +20,7 @@ from keras_ctxrep.text.files import checked_text
 from keras_ctxrep.text.target_tokens import TargetTokens
 from keras_ctxrep.text.units import padded
 
-__all__ = ["Options", "Translate", "Translation"]
+__all__ = ["Options", "Translate", "TranslateOptions", "Translation"]
 
 DECODERS = ("recurrent", "transformer")
 SCORES = ("additive", "dot", "general")
@@ -58,7 +58,7 @@ class TranslationReading(Reading):
 
 
 @dataclass(frozen=True)
-class Options(options.Options):
+class TranslateOptions(options.Options):
     """Options of a decoder and of its targets."""
 
     target_units: str = option("subwords", "what the decoder writes, one after another", choices=target_tokens.UNITS)
@@ -78,11 +78,15 @@ class Options(options.Options):
     alpha: float = option(0.6, "length penalty of the beam search, 0 for none (Wu et al. 2016)", least=0)
 
 
+Options = TranslateOptions  # its former name
+
+
 class Translate(Task, Searches):
     """A text for a text."""
 
     name = "translate"
     help = "a text for a text: text, target (one of several: a list in JSON lines, or a row each)"
+    page = ("A text for a text", "It writes a text for what is typed, and shows where it looked")
     reading = TranslationReading(
         {"text": ("text", "source", "sentence"), "target": ("target", "targets", "translation", "label")}, ("target",)
     )
@@ -94,7 +98,7 @@ class Translate(Task, Searches):
     model_outputs: ClassVar[tuple[str, ...]] = ("memory", "state")
     training_outputs: ClassVar[tuple[str, ...]] = ("logits", "attention")
     model_parts: ClassVar[tuple[str, ...]] = ("ids", "step")
-    Options: type[options.Options] = Options
+    Options: type[options.Options] = TranslateOptions
     outputs: ClassVar[Mapping[str, str]] = {
         "text": "the best text",
         "score": "the log-probability of its units over the length penalty",
@@ -128,7 +132,7 @@ class Translate(Task, Searches):
     def with_search(self, bundle, **options) -> Bundle:
         settings = bundle.settings
         given: dict[str, Any] = {name: settings[name] for name in ("beams", "alpha")} | options
-        chosen = Options(**given)
+        chosen = TranslateOptions(**given)
         # a loop in a .tflite file has the options of its conversion; the greedy one is of every file
         in_graph = settings.get("in_graph", True) and chosen.alpha == settings["alpha"]
         in_graph = in_graph and chosen.beams in (1, settings["beams"])

@@ -36,6 +36,7 @@ class TextSide:
         generates: the task of its models of which text is sampled, token by token, if any.
         fills: the task of its models that name words for [MASK], if any.
         tokens: function from a bundle to the tokens of text that is generated; a ValueError where none is.
+        transformers: whether `convert.huggingface` writes its models.
     """
 
     features: Callable[["Bundle"], Features]
@@ -43,6 +44,7 @@ class TextSide:
     generates: str | None = None
     fills: str | None = None
     tokens: Callable[["Bundle"], Any] = _no_tokens
+    transformers: bool = False
 
 
 def _elmo(bundle: "Bundle") -> Features:
@@ -95,7 +97,7 @@ def _lm_tokens(bundle: "Bundle") -> Features:
 
 TEXT_SIDES: Mapping[str, TextSide] = {
     "elmo": TextSide(_elmo, vocabulary=False, tokens=_sentence_tokens),
-    "bert": TextSide(_bert, fills="pretrainer"),
+    "bert": TextSide(_bert, fills="pretrainer", transformers=True),
     "static": TextSide(_static),
     "lm": TextSide(_lm, generates="causal_language_model", tokens=_lm_tokens),
 }

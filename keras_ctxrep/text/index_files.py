@@ -25,7 +25,19 @@ from keras_ctxrep import checks
 from keras_ctxrep.atomic import lock_folder, sha256, temporary_folder
 from keras_ctxrep.checks import Range, Size
 
-__all__ = ["STORAGES", "Manifest", "Row", "Stored", "StoredRows", "encoded", "is_index", "manifest_of", "read", "write"]
+__all__ = [
+    "STORAGES",
+    "IndexRow",
+    "Manifest",
+    "Row",
+    "Stored",
+    "StoredRows",
+    "encoded",
+    "is_index",
+    "manifest_of",
+    "read",
+    "write",
+]
 
 NAME = "index.json"
 FORMAT = 1
@@ -36,7 +48,7 @@ _REMEDY = "copy the whole folder again, or make it again with `ctxrep index`"
 
 
 @dataclass(frozen=True)
-class Row:
+class IndexRow:
     """A row of an index.
 
     Attributes:
@@ -50,6 +62,9 @@ class Row:
     text: str = ""
     source: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+Row = IndexRow  # its former name
 
 
 @dataclass(frozen=True)
@@ -101,7 +116,7 @@ class Manifest:
             checks.check_value(f"sizes.{kind}", size, int, Range(0))
 
 
-class StoredRows(Sequence[Row]):
+class StoredRows(Sequence[IndexRow]):
     """The rows of a folder, each read when it is asked for.
 
     Args:
@@ -129,8 +144,8 @@ class StoredRows(Sequence[Row]):
             if not 0 <= begin < end <= len(self._bytes):
                 raise ValueError("its offsets are damaged")
             values = checks.read_json(self._bytes[begin:end].tobytes())
-            checks.check_names(Row, values)
-            row = Row(**values)
+            checks.check_names(IndexRow, values)
+            row = IndexRow(**values)
             checks.check_values({"id": str, "text": str, "source": str, "fields": dict}, values)
         except ValueError as error:
             raise ValueError(f"{self._path}: row {number}: {error}; {_REMEDY}") from None
@@ -182,7 +197,7 @@ def is_index(folder: str | Path) -> bool:
 
 def write(
     folder: str | Path,
-    batches: Iterable[tuple[np.ndarray, Sequence[Row]]],
+    batches: Iterable[tuple[np.ndarray, Sequence[IndexRow]]],
     storage: str,
     encoder: Mapping[str, Any],
     next_id: int = 0,
@@ -264,7 +279,7 @@ def _last_version(folder: Path) -> int:
 def _write_rows(
     work: Path,
     names: Mapping[str, str],
-    batches: Iterable[tuple[np.ndarray, Sequence[Row]]],
+    batches: Iterable[tuple[np.ndarray, Sequence[IndexRow]]],
     storage: str,
     next_id: int,
 ) -> tuple[int, int, int]:
@@ -308,7 +323,7 @@ def _write_rows(
     return len(numbers), width, next_id
 
 
-def id_of(row: Row, next_id: int, numbers: Mapping[str, int]) -> tuple[int, str]:
+def id_of(row: IndexRow, next_id: int, numbers: Mapping[str, int]) -> tuple[int, str]:
     """The next number, and the id of a row: its own, or else the number.
 
     Args:
@@ -438,7 +453,9 @@ def _array(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
-def batches_of(vectors: np.ndarray, rows: Sequence[Row], size: int = 4096) -> Iterator[tuple[np.ndarray, list[Row]]]:
+def batches_of(
+    vectors: np.ndarray, rows: Sequence[IndexRow], size: int = 4096
+) -> Iterator[tuple[np.ndarray, list[IndexRow]]]:
     """Vectors and rows in batches for `write`."""
     for begin in range(0, len(rows), size):
         numbers = range(begin, min(begin + size, len(rows)))

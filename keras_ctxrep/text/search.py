@@ -13,7 +13,7 @@ from keras_ctxrep.checks import printable
 from keras_ctxrep.text import index_files
 from keras_ctxrep.text.artifacts import VOCAB
 from keras_ctxrep.text.features import check_texts
-from keras_ctxrep.text.index_files import STORAGES, Row, batches_of, encoded
+from keras_ctxrep.text.index_files import STORAGES, IndexRow, batches_of, encoded
 from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep.version import install_hint
 
@@ -45,7 +45,7 @@ class Hit(NamedTuple):
     Attributes:
         score: the cosine of its vector and the query's.
         number: of the row, from 0.
-        id, text, source, fields: as in `index_files.Row`.
+        id, text, source, fields: as in `index_files.IndexRow`.
     """
 
     score: float
@@ -255,7 +255,7 @@ class Index:
         if storage not in STORAGES:
             raise ValueError(f"storage={storage!r}: one of {', '.join(STORAGES)}")
         self.storage, self.encoder, self.made_by = storage, encoder, identity(encoder)
-        self._rows: Sequence[Row] = ()
+        self._rows: Sequence[IndexRow] = ()
         self._next = 0
         self._graph: Graph | None = None
         self._folder: Path | None = None  # which it was opened from or saved to, with this manifest
@@ -327,7 +327,7 @@ class Index:
         return self._next
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[IndexRow]:
         """Its rows, in order."""
         return self._rows
 
@@ -499,14 +499,14 @@ def _rows(
     texts: Sequence[str] | None,
     ids: Sequence[str] | None,
     fields: Sequence[Mapping[str, Any]] | None,
-) -> Iterator[Row]:
+) -> Iterator[IndexRow]:
     """The rows of columns, of which each has `count` values if it is given."""
     for name, column in (("texts", texts), ("ids", ids), ("fields", fields)):
         if column is not None and len(column) != count:
             raise ValueError(f"{len(column)} {name} for {count} vectors; give one for each")
     texts, ids = (None if column is None else check_texts(column) for column in (texts, ids))
     return (
-        Row(
+        IndexRow(
             None if ids is None else ids[n],
             "" if texts is None else texts[n],
             fields={} if fields is None else fields[n],

@@ -69,7 +69,7 @@ class Entry:
     def config(self) -> dict[str, int]:
         """The fields of our config that follow from the name and the vocabulary."""
         sizes = [int(number) for number in re.findall(r"\d+", self.name.partition("/")[0].partition("_")[2])]
-        config = dict(zip(_SIZES.get(self.family, _SIZES["bert"]), sizes, strict=True))
+        config = dict(zip(_SIZES.get(self.family, _BERT_SIZE), sizes, strict=True))
         config |= {"vocabulary_size": self.vocabulary_size} if self.vocabulary_size else {}
         return config | ({"embedding_width": self.embedding_width} if self.embedding_width else {})
 
@@ -175,8 +175,8 @@ def _bert_parameters(entry: Entry) -> int:
 
 # family -> the fields of the config that a size's name states, elmo_LAYERSxCELLS_PROJECTION_FILTERScnn_HIGHWAYSxhighway
 # bert_LAYERS_WIDTH_HEADS and static_WIDTH; a family that is not here is built like BERT
-_SIZES = {"elmo": ("layers", "cells", "projection", "filters", "highways"), "bert": ("layers", "width", "heads")}
-_SIZES |= {"static": ("width",), "g2p": ()}
+_BERT_SIZE = ("layers", "width", "heads")
+_SIZES = {"elmo": ("layers", "cells", "projection", "filters", "highways"), "static": ("width",), "g2p": ()}
 _PARAMETERS = {"elmo": _elmo_parameters, "static": lambda entry: entry.vocabulary_size * entry.config["width"]}
 _PARAMETERS |= {"g2p": lambda entry: 1_853_512}  # biLSTMs of 2 x 128 units and an LSTM of 256
 

@@ -23,6 +23,7 @@ from urllib.request import Request
 from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.checks import printable, read_json
 from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.families import TEXT_SIDES
 from keras_ctxrep.transport import open_url, read_all, reason_of
 from keras_ctxrep.version import install_hint
 from keras_ctxrep.zoo import folders
@@ -146,7 +147,7 @@ def push(
 def _write_files(folder: Path, out: Path, report: folders.Report) -> None:
     """Writes the files of a model folder in the form that is uploaded."""
     bundle = bundles.load(folder)
-    if bundle.family == "bert":
+    if TEXT_SIDES[bundle.family].transformers:
         from keras_ctxrep import saving
         from keras_ctxrep.convert import huggingface
 

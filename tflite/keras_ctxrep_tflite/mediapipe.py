@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_ctxrep import tasks
+from keras_ctxrep.tasks import Task
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_tflite import weights
@@ -14,7 +15,6 @@ __all__ = ["check", "describe", "logits"]
 
 LABELS = "labels.txt"
 PROBABILITIES = "probabilities"  # the output in place of "logits"
-TASKS = {"classify": "TextClassifier", "multilabel": "TextClassifier", "embed": "TextEmbedder"}
 _INPUTS = {"token_ids": "ids", "mask": "mask", "segment_ids": "segment_ids"}  # our names -> MediaPipe's
 # of https://github.com/google-ai-edge/mediapipe, mediapipe/tasks/metadata/metadata_schema.fbs
 _IDENTIFIER, _PARSER = b"M001", "1.1.0"  # the first parser with BertTokenizerOptions
@@ -24,8 +24,8 @@ _AXIS_LABELS, _VOCABULARY, _BERT_TOKENIZER = 2, 5, 4
 def check(bundle: Bundle, source: str | Path) -> None:
     """Raises a ValueError, with the path in `source`, if MediaPipe has no task that answers as this model does."""
     reason = None
-    pieces = "token_ids" in bundle.features.keys
-    if not pieces or bundle.reads.words or bundle.reads.marks or bundle.task not in TASKS:
+    pieces, task = "token_ids" in bundle.features.keys, tasks.SERVED.get(bundle.task)
+    if not pieces or bundle.reads.words or bundle.reads.marks or not (task and task.mediapipe):
         kind = bundle.family if pieces else f"{bundle.family} over words"
         reason = f"its text tasks are a classifier and an embedder over word pieces, not {kind} for {bundle.task}"
     elif bundle.pairs:
@@ -60,10 +60,11 @@ def describe(path: str | Path) -> None:
     if len(model.subgraphs) != 1:
         raise ValueError(f"{path}: not for MediaPipe: it reads files of one length, not of {len(model.subgraphs)}")
     (graph,), (signature,) = model.subgraphs, model.signatureDefs
-    if bundle.task == "embed":
+    task = tasks.get(bundle.task)
+    if "vector" in task.model_outputs:
         _keep_output(graph, signature, "vector")
     else:
-        _add_probabilities(model, signature, bundle.task)
+        _add_probabilities(model, signature, task)
     names = {entry.tensorIndex: _text(entry.name) for entry in signature.inputs}
     metadata = flatbuffers.Builder(1024)
     tables = _metadata(bundle, [names[index] for index in graph.inputs])
@@ -101,10 +102,10 @@ def _keep_output(graph: Any, signature: Any, name: str) -> None:
     graph.operators = operators[::-1]
 
 
-def _add_probabilities(model: Any, signature: Any, task: str) -> None:
+def _add_probabilities(model: Any, signature: Any, task: Task) -> None:
     """Appends the operator from logits to probabilities, whose output replaces the logits."""
     (graph,), (output,), schema = model.subgraphs, signature.outputs, weights.schema()
-    logits, softmax = graph.tensors[output.tensorIndex], tasks.get(task).activation == "softmax"
+    logits, softmax = graph.tensors[output.tensorIndex], task.activation == "softmax"
     tensor, operator = schema.TensorT(), schema.OperatorT()
     tensor.name, tensor.shape, tensor.type, tensor.buffer = PROBABILITIES, logits.shape, logits.type, 0
     operator.opcodeIndex = weights.operator_code(model, "SOFTMAX" if softmax else "LOGISTIC")
@@ -128,7 +129,7 @@ def _metadata(bundle: Bundle, inputs: list[str]) -> tuple:
         output = ("embedding", "the vector of the text")
     tokenizer = (_BERT_TOKENIZER, ([vocabulary],))  # it splits and normalises by rules of MediaPipe's own
     graph = ("text", None, [(_INPUTS[name], "[CLS] text [SEP]") for name in inputs], [output], None, [tokenizer])
-    description = f"{bundle.family} for {bundle.task}, for {TASKS[bundle.task]}"
+    description = f"{bundle.family} for {bundle.task}, for {tasks.get(bundle.task).mediapipe}"
     return ("keras_ctxrep", description, None, [graph], None, None, None, _PARSER)
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_folder, check_folder
+from keras_ctxrep.tasks.abilities import LabelsWords, Searches
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.families import TEXT_SIDES
 from keras_ctxrep.text.tags import is_spans
 
 __all__ = ["check", "version", "write_page"]
@@ -25,18 +27,9 @@ CDN = "https://cdn.jsdelivr.net/npm/@litertjs/"  # of the import map in index.ht
 # the files that the page may load: with relaxed SIMD or without it, and with threads
 WASM = tuple(f"wasm/litert_wasm_{form}internal.*" for form in ("", "compat_", "threaded_"))
 PACKAGES = {"core": ("package.json", "dist/index.js", *WASM), "wasm-utils": ("package.json", "dist/index.js")}
-# of those tasks that ctxrep.js decodes: the title of the page, and what the model does
-TITLES = {
-    "classify": ("Which label does the text have?", "It chooses one of"),
-    "multilabel": ("Which labels does the text have?", "It chooses any of"),
-    "regress": ("A number for the text", "It predicts a number"),
-    "tag": ("What is in the text?", "It marks words as one of"),
-    "answer": ("Ask a text", "It finds the answer to a question in the text"),
-    "translate": ("A text for a text", "It writes a text for what is typed, and shows where it looked"),
-    "embed": ("Which sentences are like a query?", "It ranks the sentences of a text by cosine similarity to a query"),
-    "causal_language_model": ("How does the text go on?", "It writes on from a prompt, token by token"),
-    "pretrainer": ("Which word is missing?", "It names the most probable words for each [MASK] of a text"),
-}
+# title of the page and what the model does, as in `Task.page`, of models that write text and that fill masks
+WRITES = ("How does the text go on?", "It writes on from a prompt, token by token")
+FILLS = ("Which word is missing?", "It names the most probable words for each [MASK] of a text")
 SHOWN = 12  # labels named on the page
 
 
@@ -79,9 +72,10 @@ def write(tflite: str | Path, out: str | Path, litertjs: str | Path | None = Non
 
 def _described(page: str, bundle: Bundle) -> str:
     """The page with a title and a line about the model."""
-    title, does = TITLES[bundle.task]
-    marks = bundle.task == "tag" and is_spans(bundle.labels)  # of B-PER and I-PER the page shows PER
-    shown = () if bundle.task == "translate" else bundle.labels  # those of a decoder are its vocabulary
+    task = tasks.SERVED.get(bundle.task)
+    title, does = WRITES if bundle.generates else FILLS if bundle.fills else (task and task.page) or ("", "")
+    marks = isinstance(task, LabelsWords) and is_spans(bundle.labels)  # of B-PER and I-PER the page shows PER
+    shown = () if isinstance(task, Searches) else bundle.labels  # those of a decoder are its vocabulary
     labels = [label for label in dict.fromkeys(x[2:] if marks else x for x in shown) if label]
     more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
     facts = f"{does}: {', '.join(labels[:SHOWN])}{more}." if labels else f"{does}."
@@ -96,15 +90,16 @@ def check(bundle: Bundle, source: str | Path, out: str | Path, litertjs: str | P
             pairs, or for a tagger over a language model, `out` is a file, or `litertjs` is none or of another version.
     """
     check_folder(out)
-    if bundle.task in tasks.TASKS and bundle.task not in TITLES:
-        raise ValueError(f"{source}: no page answers {bundle.task}; there are {', '.join(TITLES)}")
+    if bundle.task in tasks.SERVED and tasks.get(bundle.task).page is None:
+        names = ", ".join(name for name, task in tasks.SERVED.items() if task.page)
+        raise ValueError(f"{source}: no page answers {bundle.task}; there are {names}, and language models")
     if "subword_ids" in bundle.features.keys:
         remedy = "use the .tflite file with the Python runtime, or train without --subwords"
         raise ValueError(f"{source}: word vectors with character n-grams are not supported in the browser: {remedy}")
     remedy = "use the .tflite file with the Python runtime"
     if bundle.apart:
         raise ValueError(f"{source}: the task network {bundle.stack['kind']} is not supported in the browser: {remedy}")
-    if bundle.family == "lm" and bundle.reads.words:
+    if TEXT_SIDES[bundle.family].generates and bundle.reads.words:
         raise ValueError(f"{source}: a tagger over a language model is not supported in the browser: {remedy}")
     if bundle.task in tasks.SERVED:  # of a pretraining model the encoder is converted
         tasks.SERVED[bundle.task].check(bundle)

@@ -15,7 +15,7 @@ from keras_ctxrep.tasks.classify import COLUMNS
 from keras_ctxrep.tasks.reading import Reading, Record
 from keras_ctxrep.text import files
 from keras_ctxrep.text.corpus import lines
-from keras_ctxrep.text.index_files import Row
+from keras_ctxrep.text.index_files import IndexRow
 from keras_ctxrep.text.retrieval import unit
 
 __all__ = ["passages"]
@@ -28,14 +28,14 @@ NAMES = {"text": (*COLUMNS["text"], "passage", "context", "body", "content"), "i
 class RowReading(Reading):
     """Reads the rows of an index: a text, an id if there is one, and everything else as it is."""
 
-    def examples(self, record: Record) -> Iterator[Row]:
+    def examples(self, record: Record) -> Iterator[IndexRow]:
         text, id = record.text("text"), record.value("id")
         if id is not None and not str(id).strip():
             raise ValueError("an empty id; --columns id=NAME reads another column")
         used = {files.key_of(record.row, self.names(None)[name]) for name in self.columns}
         used |= {key for name in self.columns for key in record.names[name]}
         fields = {str(key): _plain(value) for key, value in record.row.items() if key not in used}
-        yield Row(None if id is None else files.checked_text(str(id)), text, record.source, fields)
+        yield IndexRow(None if id is None else files.checked_text(str(id)), text, record.source, fields)
 
 
 def passages(text: str, words: int, overlap: int) -> Iterator[tuple[int, int]]:
@@ -65,7 +65,7 @@ class Counts:
         self.cut = 0
 
 
-def read(path: str | Path, options: Indexing, skipped: list[str] | None) -> Iterator[Row]:
+def read(path: str | Path, options: Indexing, skipped: list[str] | None) -> Iterator[IndexRow]:
     """The rows of a file: of a table or of objects, else its lines or, with passages, its paragraphs."""
     if files.suffix(Path(path)) in files.TABLES or options.columns:
         yield from RowReading(NAMES, ()).read(path, options.columns, skipped)
@@ -73,14 +73,14 @@ def read(path: str | Path, options: Indexing, skipped: list[str] | None) -> Iter
     paragraph, first = [], 0
     for number, line in chain(lines(path), [(0, "")]):
         if paragraph and not (line.strip() and options.passages):
-            yield Row(None, " ".join(paragraph), f"{path}:{first}")
+            yield IndexRow(None, " ".join(paragraph), f"{path}:{first}")
             paragraph = []
         if line.strip():
             first = first if paragraph else number
             paragraph.append(line.strip())
 
 
-def split(row: Row, options: Indexing) -> Iterator[Row]:
+def split(row: IndexRow, options: Indexing) -> Iterator[IndexRow]:
     """The passages of a row; of several, each has its number in the id, and "begin", where in the text it begins."""
     if options.passages is None:
         yield row
@@ -96,8 +96,8 @@ def split(row: Row, options: Indexing) -> Iterator[Row]:
 
 
 def encoded(
-    rows: Iterator[Row], model: Model, progress: Callable[[int], object], counts: Counts
-) -> Iterator[tuple[np.ndarray, list[Row]]]:
+    rows: Iterator[IndexRow], model: Model, progress: Callable[[int], object], counts: Counts
+) -> Iterator[tuple[np.ndarray, list[IndexRow]]]:
     """Batches of vectors and rows; texts without words are left out."""
     done = 0
     while batch := list(islice(rows, TOGETHER)):
