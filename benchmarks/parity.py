@@ -266,7 +266,7 @@ def checkpoints(data: Path, recorded: dict) -> list[str]:
     import tensorflow as tf
 
     from keras_ctxrep.convert import bert, google
-    from keras_ctxrep.convert.options import Options
+    from keras_ctxrep.convert.options import SourceOptions
 
     place = data / "bert_checkpoints"
     toy, real = place / "keras_bert_tiny_tf1", place / "google_chinese_L-12_H-768_A-12_index_only"
@@ -275,7 +275,7 @@ def checkpoints(data: Path, recorded: dict) -> list[str]:
     count = len(tf.train.list_variables(str(toy / "bert_model.ckpt")))
     first = bert.summary(model, bundle).splitlines()[1]
     expected = {name: tuple(shape) for name, shape in tf.train.list_variables(str(real / "bert_model.ckpt"))}
-    config = bert.config(Options(real / "bert_config.json"), pooler=True)
+    config = bert.config(SourceOptions(real / "bert_config.json"), pooler=True)
     shapes = {tensor.name: tensor.shape for tensor in google.weight_map(config)}
     same = sum(expected.get(name) == shape for name, shape in shapes.items())
     return [

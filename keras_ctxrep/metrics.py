@@ -76,7 +76,7 @@ class SpanF1(Configured, keras.metrics.Metric):
     fields = ("labels",)
 
     def __init__(self, labels: Sequence[str], name: str = "span_f1", **kwargs):
-        super().__init__(name=name, **kwargs)
+        super().__init__(name=name, **kwargs)  # pyright: ignore[reportCallIssue]
         self.labels = list(labels)
         odd = [label for label in self.labels if label != "O" and label[:2] not in ("B-", "I-")]
         if odd:

@@ -139,13 +139,14 @@ def function(command: Callable[P, _Runs[R]], name: str) -> Callable[P, R]:
     """
     kind: Any = command
     entries: dict[str, Field] = {entry.name: entry for entry in fields(kind)}
+    own = [key for key, entry in entries.items() if not entry.metadata.get("argument")]
     signature = inspect.signature(kind)
 
     @functools.wraps(kind.run)
     def recipe(*args: Any, options: Options | None = None, **given: Any) -> Any:
         others = {key: given.pop(key) for key in [*given] if key not in entries}
         if others and "task_options" not in entries:
-            raise unknown_option(name, next(iter(others)), entries)
+            raise unknown_option(name, next(iter(others)), own or [*entries])
         if others:
             given["task_options"] = dict(given.get("task_options") or {}) | others
         options = next((value for value in args if isinstance(value, Options)), options)

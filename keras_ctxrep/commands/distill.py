@@ -1,6 +1,6 @@
 """`ctxrep distill`: a small model that learns from the outputs of a larger one."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -57,7 +57,8 @@ class Distill(Finetunes, Distillation, Command[list[dict]]):
         return super().from_flags({"dev": DEV} | values | {"report": print_evaluation, "announce": print_error})
 
     def run(self) -> list[dict]:
-        from keras_ctxrep.recipes.distilling import Distilling, Observers
+        from keras_ctxrep.recipes.distilling import Distilling
+        from keras_ctxrep.recipes.finetuning import Observers
 
         run = Distilling(self.teacher, self.data, self.dev, self.out, self.encoder, self, self.task_options)
         return run.train(Observers(report=self.report, announce=self.announce))
@@ -88,7 +89,7 @@ class DistillEncoder(ShowsLength, EncoderDistillation, Command[list[dict]]):
     configurable: ClassVar[bool] = True
 
     teacher: str | Path = argument(TEACHER, model=True)
-    corpus: Sequence = text_files()
+    corpus: Any = text_files()
     out: str | Path = model_folder()
     report: Callable[[dict], object] | None = in_python()
 
@@ -135,7 +136,7 @@ class DistillStatic(ShowsLength, StaticDistillation, Command[list[dict]]):
     configurable: ClassVar[bool] = True
 
     teacher: str | Path = argument(TEACHER, model=True)
-    corpus: Sequence = text_files()
+    corpus: Any = text_files()
     out: str | Path = model_folder()
     report: Callable[[dict], object] | None = in_python()
     static: bool = argument("a table of vectors of word pieces, instead of a BERT, in minutes", True, "--static")

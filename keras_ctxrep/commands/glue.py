@@ -49,8 +49,8 @@ class Glue(Finetuning, Command[list]):
     table: str | Path | None = argument(
         "sets of one's own: names, and under each train and dev, files in --data", None, "--table", metavar="FILE.yaml"
     )
-    rows: int | None = argument("learn from N random rows of each set", None, "--rows", above=0, metavar="N")
-    seeds: int = argument("runs of each set, from --seed on", 1, "--seeds", above=0, metavar="N")
+    rows: int | None = argument("learn from N random rows of each set", None, "--rows", least=1, metavar="N")
+    seeds: int = argument("runs of each set, from --seed on", 1, "--seeds", least=1, metavar="N")
     report: Callable[[dict], object] | None = in_python()
     announce: Callable[[str], object] | None = in_python()
 

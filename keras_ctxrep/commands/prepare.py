@@ -1,9 +1,9 @@
 """`ctxrep prepare`: a large text, split, and for BERT masked, once before pretraining."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from keras_ctxrep.commands.command import Command, Group, argument, function, in_python
 from keras_ctxrep.commands.pretrain import text_files
@@ -41,9 +41,13 @@ class Prepare(Preparation, Command[dict]):
 
     configurable: ClassVar[bool] = True
 
-    corpus: Sequence = text_files()
+    corpus: Any = text_files()
     out: str | Path = argument("the folder to write", flag="--out", metavar="FOLDER")
     family: str = in_python("bert")  # or "elmo"
+
+    @classmethod
+    def without(cls, family: str | None) -> Collection[str]:
+        return () if family == "bert" else ("max_length",)  # a biLM's sentences are kept whole
 
     def run(self) -> dict:
         from keras_ctxrep.recipes.preparing import run

@@ -71,7 +71,7 @@ class Pretrain(ShowsLength, Pretraining, Command[list[dict]]):
     configurable: ClassVar[bool] = True
 
     family: str = in_python(MISSING)  # "elmo", "bert" or "lm"
-    corpus: Sequence = text_files("text files, or but for lm a folder that `prepare` wrote")
+    corpus: Any = text_files("text files, or but for lm a folder that `prepare` wrote")
     out: str | Path = model_folder()
     report: Callable[[dict], object] | None = in_python()
     callbacks: Sequence = in_python(())  # of Keras
@@ -118,7 +118,7 @@ class PretrainStatic(ShowsLength, StaticPretraining, Command[list[dict]]):
 
     configurable: ClassVar[bool] = True
 
-    corpus: Sequence = text_files()
+    corpus: Any = text_files()
     out: str | Path = model_folder()
     report: Callable[[dict], object] | None = in_python()
 
