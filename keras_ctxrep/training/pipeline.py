@@ -252,6 +252,7 @@ def running_text(
         steps: words per row, 20 in the published model.
         epochs: passes over the text, to its last word; None: endless.
 
+    >>> from keras_ctxrep.text.features import CharacterFeatures
     >>> vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "a", "b"])
     >>> data = running_text(CharacterFeatures(), vocabulary, lambda epoch: [["a b b"]], streams=2, steps=3)
     >>> for inputs, targets, weights in data.take(2).as_numpy_iterator():
