@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_ctxrep.commands.command import Command, Usage, argument, function
-from keras_ctxrep.commands.printing import print_line
+from keras_ctxrep.commands.printing import print_error, print_line
 
 __all__ = ["Convert", "convert"]
 
@@ -52,6 +52,12 @@ class Convert(Command[str]):
             raise Usage(f"{formats}: give either --from or --to")
         if self.pairs and self.source_format != "huggingface":
             raise Usage("--pairs is for --from huggingface")
+
+    def main(self) -> None:
+        from keras_ctxrep.zoo.folders import warnings_reported
+
+        with warnings_reported(lambda line: print_error(f"ctxrep: {line}")):
+            super().main()
 
     def run(self) -> str:
         from keras_ctxrep import saving, zoo
