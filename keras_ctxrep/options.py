@@ -435,7 +435,6 @@ class Preparation(Text, Parallel):
     """Options of `recipes.prepare`; `max_length` is BERT's."""
 
     copies: int = option(10, "passes over the text, each with new masks", "data", above=0, families=("bert",))
-    max_length: int = option(128, "tokens per example; longer ones are cut", "data", above=0, families=("bert",))
 
     def __post_init__(self):
         super().__post_init__()

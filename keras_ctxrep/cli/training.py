@@ -32,9 +32,9 @@ Writes shards to a folder, for `ctxrep pretrain FAMILY --corpus FOLDER`: for ELM
 words, for BERT pairs of segments with their masks. Without it, text is split and masked anew in every pass.
 The shards are the same for any number of processes and any runner, and the same command resumes an
 interrupted preparation."""
-PREPARED = {
-    "elmo": "sentences split into words, for `ctxrep pretrain elmo --corpus FOLDER`",
-    "bert": "pairs of segments with their masks, for `ctxrep pretrain bert --corpus FOLDER`",
+PREPARED = {  # family -> help, and the options that it does not have
+    "elmo": ("sentences split into words, for `ctxrep pretrain elmo --corpus FOLDER`", ("max_length",)),
+    "bert": ("pairs of segments with their masks, for `ctxrep pretrain bert --corpus FOLDER`", ()),
 }
 DEV = 0.1  # fraction of the labelled examples that is held out, unless --dev is given
 
@@ -91,7 +91,7 @@ def _prepare(args: argparse.Namespace) -> None:
 def _prepare_flags(flags: Flags, family: str) -> None:
     flags.add("--corpus", "text files", nargs="+", required=True, metavar="FILE")
     flags.add("--out", "the folder to write", required=True, metavar="FOLDER")
-    flags.add_options(options.Preparation, family=family)
+    flags.add_options(options.Preparation, without=PREPARED[family][1], family=family)
 
 
 def _train(args: argparse.Namespace) -> None:
@@ -474,7 +474,7 @@ COMMANDS = {
         "split a large text, and for BERT mask it, once before pretraining",
         PREPARE,
         True,
-        kinds={name: Kind(partial(_prepare_flags, family=name), help, PREPARE) for name, help in PREPARED.items()},
+        kinds={name: Kind(partial(_prepare_flags, family=name), help, PREPARE) for name, (help, _) in PREPARED.items()},
     ),
     "train": Command(_train, _train_flags, "fine-tune an encoder for a task", "", True),
     "glue": Command(_glue, _glue_flags, "fine-tune on the sets of GLUE, with several seeds", "", True),
