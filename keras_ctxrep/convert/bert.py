@@ -67,7 +67,10 @@ PARTS |= {"classifier": "classes", "span": "answer spans"}
 def architecture(parts: Collection[str], classifier: str | None, source: object) -> tuple[str, tuple[str, ...]]:
     """The model class of `transformers` that has the parts of a checkpoint, and its parts; without an unread pooler.
 
-    `classifier` is the architecture that a part "classifier" belongs to, if it is known.
+    Args:
+        parts: of the checkpoint.
+        classifier: the architecture that a part "classifier" belongs to, if it is known.
+        source: of the checkpoint, for messages.
     """
     above = set(parts) - {"pooler"}
     if above == {"classifier"}:
@@ -84,7 +87,12 @@ def architecture(parts: Collection[str], classifier: str | None, source: object)
 
 
 def config(options: SourceOptions, pooler: bool) -> bert.Config:
-    """The sizes in a config.json or bert_config.json, which have the same keys; a ValueError names a wrong option."""
+    """The sizes in a config.json or bert_config.json, which have the same keys; a ValueError names a wrong option.
+
+    Args:
+        options: those of the file.
+        pooler: whether the model has one.
+    """
     activation = options.get("hidden_act", str, default="gelu")
     if activation not in ACTIVATIONS:
         raise ValueError(f"{options.source}: the option hidden_act is {activation!r}; one of {', '.join(ACTIVATIONS)}")
@@ -108,7 +116,12 @@ def build(bundle: Bundle) -> keras.Model:
 
 
 def architecture_to_write(bundle: Bundle, architecture: str | None = None) -> str:
-    """The model class of `transformers` that holds a model; a ValueError says why none does, or not `architecture`."""
+    """The model class of `transformers` that holds a model; a ValueError says why none does, or not `architecture`.
+
+    Args:
+        bundle: of the model.
+        architecture: the class to write; None: the first one that fits.
+    """
     if FAMILIES[bundle.family] is not BERT:
         raise ValueError(f"a model of the family {bundle.family!r}: this format holds a BERT")
     positions, pooler = bundle.config.get("positions", "learned"), bundle.config.get("pooler", True)
@@ -139,7 +152,11 @@ def architecture_to_write(bundle: Bundle, architecture: str | None = None) -> st
 
 
 def multiplied_out(model: keras.Model, bundle: Bundle) -> tuple[keras.Model, Bundle]:
-    """A BERT whose table of pieces has the width of the layers, as in the published formats, and its bundle."""
+    """A BERT whose table of pieces has the width of the layers, as in the published formats, and its bundle.
+
+    Args:
+        model, bundle: a BERT of any task.
+    """
     if bundle.config.get("embedding_width") is None:
         return model, bundle
     plain = replace(bundle, config=bundle.config | {"embedding_width": None})
@@ -161,7 +178,12 @@ def load(
 ) -> tuple[keras.Model, Bundle]:
     """The model of a checkpoint, with its weights, and its bundle, of which `fields` are further fields.
 
-    `source`, `stored`, `weight_map` and `ignored` are as in `weights.check`.
+    Args:
+        source, stored, weight_map, ignored: as in `weights.check`.
+        config: the sizes.
+        task: name of the task, or of a pretraining.
+        pairs: whether it reads pairs of texts.
+        fields: further fields of the bundle.
     """
     if pairs and config.segments < 2:
         raise ValueError(f"{source}: its options have one segment (type_vocab_size); a model of pairs of texts needs 2")
@@ -175,7 +197,14 @@ def load(
 
 
 def unread_pooler(stored: Collection[str], prefix: str, config: bert.Config, source: object) -> set[str]:
-    """The names of a pooler in `stored`, if the model has none as no head reads it; a warning reports them."""
+    """The names of a pooler in `stored`, if the model has none as no head reads it; a warning reports them.
+
+    Args:
+        stored: names of the tensors.
+        prefix: of the names of a pooler.
+        config: the sizes.
+        source: of the checkpoint, for the warning.
+    """
     names = set() if config.pooler else {name for name in stored if name.startswith(prefix)}
     if names:
         warn_left_out(source, "the pooler, which no head reads")
@@ -183,7 +212,13 @@ def unread_pooler(stored: Collection[str], prefix: str, config: bert.Config, sou
 
 
 def vocabulary(pieces: Sequence[str], rows: int, source: object) -> tuple[str, ...]:
-    """The word pieces that have a row in the embedding; a warning reports those left out."""
+    """The word pieces that have a row in the embedding; a warning reports those left out.
+
+    Args:
+        pieces: of the vocabulary.
+        rows: of the embedding.
+        source: of the vocabulary, for messages.
+    """
     if len(pieces) > rows:
         what = f"of {len(pieces)} pieces those from {pieces[rows]!r} on, for the embedding has {rows} rows"
         warn_left_out(source, what)
@@ -198,7 +233,13 @@ def vocabulary(pieces: Sequence[str], rows: int, source: object) -> tuple[str, .
 
 
 def dense(name: str, inputs: int, units: int, ours: str) -> list[Tensor]:
-    """Kernel and bias of a dense layer in a weight map."""
+    """Kernel and bias of a dense layer in a weight map.
+
+    Args:
+        name: of the layer in the checkpoint.
+        inputs, units: widths.
+        ours: path of our layer.
+    """
     kernel = Tensor(f"{name}/kernel", (inputs, units), (f"{ours}/kernel",))
     return [kernel, Tensor(f"{name}/bias", (units,), (f"{ours}/bias",))]
 
@@ -221,6 +262,9 @@ def warn_left_out(source: object, what: str) -> None:
 
 def summary(model: keras.Model, bundle: Bundle) -> str:
     """A summary of a converted checkpoint, in four or five lines.
+
+    Args:
+        model, bundle: a BERT of any task.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
     >>> size = bert.SIZES["bert_2_64_2"]

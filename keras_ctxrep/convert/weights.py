@@ -125,7 +125,12 @@ def _finite(stored: Any, source: str, index: Any) -> np.ndarray:
 
 
 def check_finite(values: np.ndarray, source: str) -> None:
-    """Raises a ValueError that begins with `source` if a value is infinite or NaN."""
+    """Raises a ValueError that begins with `source` if a value is infinite or NaN.
+
+    Args:
+        values: of a tensor.
+        source: what the message begins with.
+    """
     if not np.isfinite(values).all():
         raise ValueError(f"{source}: a number that is not finite")
 
@@ -151,6 +156,10 @@ def arrays(model: keras.Model, weight_map: Sequence[Tensor]) -> Iterator[tuple[s
 
     Layers that are not in the weight map are ignored, and so is the state that a layer carries from batch to batch.
 
+    Args:
+        model: has the weights.
+        weight_map: the tensors of the format.
+
     Raises:
         ValueError: a layer lacks a weight, or has one of another shape or one that is not in the weight map.
     """
@@ -173,7 +182,12 @@ def arrays(model: keras.Model, weight_map: Sequence[Tensor]) -> Iterator[tuple[s
 
 
 def package(name: str, extra: str) -> ModuleType:
-    """Imports a package that only some formats need; an ImportError names the extra that installs it."""
+    """Imports a package that only some formats need; an ImportError names the extra that installs it.
+
+    Args:
+        name: of the package.
+        extra: of this distribution.
+    """
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -188,7 +202,12 @@ def visible(paths: Iterable[Path]) -> list[Path]:
 
 
 def single(files: Sequence[Path], message: str) -> Path:
-    """The only file; else a ValueError says which there are, after a message."""
+    """The only file; else a ValueError says which there are, after a message.
+
+    Args:
+        files: those that were found.
+        message: what comes before them.
+    """
     if len(files) != 1:
         names = f"several: {', '.join(path.name for path in files)}; give the path of one" if files else "none"
         raise ValueError(f"{message} is needed in it; found {names}")
@@ -196,7 +215,12 @@ def single(files: Sequence[Path], message: str) -> Path:
 
 
 def listed(names: Sequence[str], limit: int = 6) -> str:
-    """The first names, and how many more there are."""
+    """The first names, and how many more there are.
+
+    Args:
+        names: all of them.
+        limit: names that are listed.
+    """
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 

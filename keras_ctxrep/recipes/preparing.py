@@ -4,8 +4,7 @@ import itertools
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +43,7 @@ def run(corpus: Sequence[str | Path], out: str | Path, family: str, options: Pre
     if (finished := _finished(out, run.identity)) is not None:
         return finished
     held, read = corpora.held_out(corpus, options.valid, options.seed)
-    examples, copies, valid, vocab, settings = _PLANS[family](options, initial, corpus, read, held)
+    examples, copies, valid, vocab, settings = _PLANS[family].make(options, initial, corpus, read, held)
     maker = Maker(out, run.identity, copies, examples)
     with lock_folder(out):
         _begin(maker)
@@ -59,10 +58,10 @@ def _check(family: str, corpus: Sequence[str | Path], out: Path, options: Prepar
     corpora.check_corpus(family, corpus)
     if (out / NAME).exists():
         raise ValueError(f"{out}: a model folder; choose another one to write to")
-    for entry in fields(options):
-        families, value = entry.metadata.get("families"), getattr(options, entry.name)
-        if families is not None and family not in families and value != entry.default:
-            raise ValueError(f"{entry.name}={value}: an option of `prepare {next(iter(families))}`")
+    for other, plan in _PLANS.items():
+        for name in plan.options if other != family else ():
+            if getattr(options, name) != getattr(Preparation, name):
+                raise ValueError(f"{name}={getattr(options, name)}: an option of `prepare {other}`")
 
 
 # examples of a unit, passes, held-out records, vocabulary, and settings for prepared.json
@@ -89,7 +88,17 @@ def _elmo(options: Preparation, initial: Any, corpus, read, held) -> _Plan:
     return examples, 1, valid, vocab, {"learned_vocab": corpora.given_words(options, initial) is None}
 
 
-_PLANS = {"bert": _bert, "elmo": _elmo}
+class _Family(NamedTuple):
+    """How the text of a family is prepared, and the options that are for it alone."""
+
+    make: Callable[..., _Plan]
+    options: tuple[str, ...]
+
+
+_PLANS = {
+    "elmo": _Family(_elmo, ("min_count",)),
+    "bert": _Family(_bert, ("whole_words", "cased", "copies", "max_length")),
+}
 
 
 def _finished(out: Path, identity: str) -> dict | None:

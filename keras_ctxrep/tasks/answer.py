@@ -1,7 +1,8 @@
 """Extractive question answering: the span of a text that answers a question."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,9 +10,9 @@ import numpy as np
 from keras_ctxrep import options
 from keras_ctxrep.checks import of_kind
 from keras_ctxrep.options import option
-from keras_ctxrep.tasks.abilities import Distillable, Query
+from keras_ctxrep.tasks.abilities import Distillable, GraphFeatures, Outputs, Query
 from keras_ctxrep.tasks.evaluation import Metrics
-from keras_ctxrep.tasks.reading import Reading, Record
+from keras_ctxrep.tasks.reading import Columns, Reading, Record
 from keras_ctxrep.tasks.task import Task
 from keras_ctxrep.text import files, scores
 from keras_ctxrep.text.bundle import Bundle
@@ -63,7 +64,7 @@ class QuestionReading(Reading):
             raise ValueError(f"question {key!r}: {error}" if key is not None else str(error)) from None
         yield Question(question, context, answers, "" if key is None else checked_text(str(key)), record.source)
 
-    def rows(self, path, columns):
+    def rows(self, path: Path, columns: Columns):
         suffix = files.suffix(path)
         if suffix == ".json":
             return files.squad(path, [*self.columns, *columns.values()])
@@ -98,48 +99,48 @@ class Answer(Task, Distillable):
     max_length = 384
     head_dropout = 0.0
 
-    def traits(self, example) -> Iterable[str]:
+    def traits(self, example: Any) -> Iterable[str]:
         return () if example.answers else (UNANSWERABLE,)
 
-    def settings(self, options, traits) -> dict:
+    def settings(self, options: Any, traits: set[Hashable]) -> dict:
         threshold = 0.0 if UNANSWERABLE in traits else None
         return {"stride": options.stride, "max_answer": options.max_answer, "null_threshold": threshold}
 
-    def tuned(self, bundle, examples, ask) -> Bundle:
+    def tuned(self, bundle: Bundle, examples: Sequence[Any], ask: Callable[[Sequence[Any]], list[dict]]) -> Bundle:
         if bundle.settings["null_threshold"] is None or all(example.answers for example in examples):
             return bundle
         return replace(bundle, settings=bundle.settings | {"null_threshold": null_threshold(examples, ask(examples))})
 
-    def targets(self, bundle, example, rows) -> list:
+    def targets(self, bundle: Bundle, example: Any, rows: Sequence[Row]) -> list:
         return [answer_positions(row, example) for row in rows]
 
-    def batch(self, bundle, targets, inputs) -> tuple[dict, ...]:
+    def batch(self, bundle: Bundle, targets: list, inputs: Mapping[str, np.ndarray]) -> tuple[dict, ...]:
         starts, ends = np.array(targets, np.int32).T.copy()
         return ({"start_logits": starts, "end_logits": ends},)
 
-    def head(self, encoder, bundle) -> Any:
+    def head(self, encoder: Any, bundle: Bundle) -> Any:
         from keras_ctxrep.models import heads
 
         return heads.answer(encoder, **bundle.head)
 
-    def check(self, bundle) -> None:
+    def check(self, bundle: Bundle) -> None:
         if missing := self.settings(AnswerOptions(), set()).keys() - bundle.settings.keys():
             raise ValueError(
                 f"the settings {', '.join(sorted(missing))} are missing in the bundle: train the model again"
             )
 
-    def labelled_by(self, example, answer) -> Any:
+    def labelled_by(self, example: Any, answer: dict) -> Any:
         answers = ((answer["answer"], answer["start"]),) if answer["answer"] else ()
         return replace(example, answers=answers)
 
-    def teacher_logits(self, rows, outputs) -> list[dict[str, np.ndarray]]:
+    def teacher_logits(self, rows: Sequence[Row], outputs: Sequence[Outputs]) -> list[dict[str, np.ndarray]]:
         """By piece: float32 (T,) of each window."""
         return [
             {name: output[name][: len(row)] for name in ("start_logits", "end_logits")}
             for row, output in zip(rows, outputs, strict=True)
         ]
 
-    def logits_of_student(self, row, logits, length) -> dict[str, np.ndarray]:
+    def logits_of_student(self, row: Row, logits: Mapping[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
         if row.pair is not None:
             raise ValueError("stack='bidaf': a student reads question and context together, as a BERT; leave it out")
         if any(len(values) != len(row) for values in logits.values()):
@@ -150,16 +151,16 @@ class Answer(Task, Distillable):
         padding = (0, length - len(row))
         return {name: np.pad(values, padding, constant_values=PADDING) for name, values in logits.items()}
 
-    def query(self, example) -> Query:
+    def query(self, example: Any) -> Query:
         return Query(example.question, example.context)
 
-    def encode(self, bundle, queries) -> list[list[Row]]:
+    def encode(self, bundle: Bundle, queries: Sequence[Query]) -> list[list[Row]]:
         questions, contexts = [str(query.text) for query in queries], [query.pair or "" for query in queries]
         error = f"a model of the family {bundle.family!r} reads no questions with their contexts"
         features: WindowFeatures = of_kind(bundle.features, WindowFeatures, error)
         return features.windows(questions, contexts, bundle.settings["stride"])
 
-    def decode(self, bundle, query, rows, outputs) -> dict:
+    def decode(self, bundle: Bundle, query: Query, rows: Sequence[Row], outputs: Sequence[Outputs]) -> dict:
         settings = bundle.settings
         best, null = best_answers(rows, outputs, query.pair or "", settings["max_answer"])
         none = {"answer": "", "start": 0, "end": 0, "score": null}
@@ -168,24 +169,24 @@ class Answer(Task, Distillable):
         top = none if unanswered else {name: best[0][name] for name in none}
         return top | {"null_score": null, "n_best": best}
 
-    def empty(self, bundle) -> dict[str, Any]:
+    def empty(self, bundle: Bundle) -> dict[str, Any]:
         return dict.fromkeys(("answer", "start", "end", "score", "null_score")) | {"n_best": []}
 
-    def served(self, bundle, query, output) -> dict:
+    def served(self, bundle: Bundle, query: Query, output: Outputs) -> dict:
         offsets = {name: int(output[name]) for name in ("start", "end")}
         sums = {name: float(output[name]) for name in ("score", "null_score")}
         return {"answer": bytes(output["answer"]).decode("utf-8")} | offsets | sums
 
-    def own_fields(self, row) -> dict[str, Any]:
+    def own_fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Without the context and the answers, if the question has an id."""
         fields = super().own_fields(row)
         long = ("context", "answers", "is_impossible") if self.reading.columns["id"][-1] in fields else ()
         return {name: value for name, value in fields.items() if name not in long}
 
-    def cells(self, answer) -> dict[str, Any]:
+    def cells(self, answer: dict) -> dict[str, Any]:
         return {"prediction": answer.get("answer")} | {name: answer.get(name) for name in ("start", "end", "score")}
 
-    def compute_metrics(self, expected, answers, labels) -> Metrics:
+    def compute_metrics(self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str]) -> Metrics:
         truths = [[text for text, _ in example.answers] for example in expected]
         predicted = [answer.get("answer") for answer in answers]
         f1, exact = (
@@ -198,18 +199,18 @@ class Answer(Task, Distillable):
             values |= {"has_answer_f1": float(f1[answerable].mean()), "no_answer_f1": float(f1[~answerable].mean())}
         return Metrics(values, 1 - f1, lambda drawn: f1[drawn].mean())
 
-    def shown(self, example, answer) -> dict[str, Any]:
+    def shown(self, example: Any, answer: dict) -> dict[str, Any]:
         expected = " | ".join(dict.fromkeys(text for text, _ in example.answers)) or "(none)"
         shown = {"input": example.question, "expected": expected, "answer": answer.get("error") or answer["answer"]}
         return shown | {"texts": [example.question, example.context]}
 
-    def agreement(self, reference, answer) -> list[tuple[bool, float]]:
+    def agreement(self, reference: dict, answer: dict) -> list[tuple[bool, float]]:
         return [(reference["answer"] == answer["answer"], abs(reference["score"] - answer["score"]))]
 
-    def inputs(self, bundle) -> tuple[str, ...]:
+    def inputs(self, bundle: Bundle) -> tuple[str, ...]:
         return ("question", "context")
 
-    def in_graph(self, bundle, features, ids, inputs) -> tuple[dict, Any]:
+    def in_graph(self, bundle: Bundle, features: GraphFeatures, ids: Any, inputs: dict) -> tuple[dict, Any]:
         windows = features.windows(inputs["question"], inputs["context"], bundle.settings["stride"])
         answers = answers_in_graph(windows.run(ids), windows, bundle.settings)
         return answers, self.has_words(bundle, windows.inputs, windows.example)
@@ -238,6 +239,10 @@ def answer_positions(row: Row, question: Question) -> tuple[int, int]:
     """The logits of the first and the last piece that hold the first answer, or (0, 0) if a window has not all of it.
 
     As https://github.com/google-research/bert, run_squad.py.
+
+    Args:
+        row: a window, with offsets.
+        question: with its answers.
     """
     assert question.answers is not None and row.offsets is not None
     if question.answers:

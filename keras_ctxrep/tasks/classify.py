@@ -11,7 +11,15 @@ import numpy as np
 from keras_ctxrep import options
 from keras_ctxrep.checks import Range, check_value
 from keras_ctxrep.options import option
-from keras_ctxrep.tasks.abilities import ChoosesPositive, Distillable, ExampleApi, Query, ReadsWindows
+from keras_ctxrep.tasks.abilities import (
+    ChoosesPositive,
+    Distillable,
+    ExampleApi,
+    GraphFeatures,
+    Outputs,
+    Query,
+    ReadsWindows,
+)
 from keras_ctxrep.tasks.evaluation import Metrics, confidence, f1_table
 from keras_ctxrep.tasks.reading import Reading, Record
 from keras_ctxrep.tasks.task import Task
@@ -103,7 +111,7 @@ class TextTask(Task, Distillable, ExampleApi, ReadsWindows):
     prediction = "label"
     scored = "probabilities"
 
-    def check(self, bundle) -> None:
+    def check(self, bundle: Bundle) -> None:
         if "windows" not in bundle.settings:
             return
         how = bundle.settings["windows"]
@@ -113,17 +121,17 @@ class TextTask(Task, Distillable, ExampleApi, ReadsWindows):
             what = "pairs of texts" if bundle.pairs else "marked spans"
             raise ValueError(f"windows={how!r}: of single texts only, and this model reads {what}; leave it out")
 
-    def windowed(self, bundle, how) -> Bundle:
+    def windowed(self, bundle: Bundle, how: str) -> Bundle:
         bundle = replace(bundle, settings=bundle.settings | {"windows": how, "stride": max(1, bundle.max_length // 2)})
         self.check(bundle)
         return bundle
 
-    def encode(self, bundle, queries) -> list[list[Row]]:
+    def encode(self, bundle: Bundle, queries: Sequence[Query]) -> list[list[Row]]:
         if "windows" not in bundle.settings:
             return super().encode(bundle, queries)
         return bundle.features.text_windows([query.text for query in queries], bundle.settings["stride"])
 
-    def decode(self, bundle, query, rows, outputs) -> dict:
+    def decode(self, bundle: Bundle, query: Query, rows: Sequence[Row], outputs: Sequence[Outputs]) -> dict:
         activation = {"softmax": softmax, "sigmoid": sigmoid, "linear": np.asarray}[self.activation]
         scores = activation(np.array([output["logits"] for output in outputs], np.float64))  # (windows, C)
         pooled = scores.max(0) if bundle.settings.get("windows") == "max" else scores.mean(0)
@@ -133,23 +141,23 @@ class TextTask(Task, Distillable, ExampleApi, ReadsWindows):
     def answer(self, bundle: Bundle, query: Query, scores: np.ndarray) -> dict:
         """The answer from the scores of a text, float64 (C,)."""
 
-    def labelled_by(self, example, answer) -> Any:
+    def labelled_by(self, example: Any, answer: dict) -> Any:
         return replace(example, label=answer[self.prediction])
 
-    def cells(self, answer) -> dict[str, Any]:
+    def cells(self, answer: dict) -> dict[str, Any]:
         return {"prediction": answer.get("label"), "score": answer.get("score")}
 
-    def shown(self, example, answer) -> dict[str, Any]:
+    def shown(self, example: Any, answer: dict) -> dict[str, Any]:
         text = example.text if example.pair is None else f"{example.text} | {example.pair}"
         predicted = answer.get("error") or answer[self.prediction]
         texts = {} if example.pair is None else {"texts": [example.text, example.pair]}
         return {"input": text, "expected": example.label, "answer": predicted} | texts | confidence(answer)
 
-    def agreement(self, reference, answer) -> list[tuple[bool, float]]:
+    def agreement(self, reference: dict, answer: dict) -> list[tuple[bool, float]]:
         difference = max(abs(p - answer["probabilities"][label]) for label, p in reference["probabilities"].items())
         return [(reference[self.prediction] == answer[self.prediction], difference)]
 
-    def in_graph(self, bundle, features, ids, inputs) -> tuple[dict, Any]:
+    def in_graph(self, bundle: Bundle, features: GraphFeatures, ids: Any, inputs: dict) -> tuple[dict, Any]:
         import tensorflow as tf
 
         activation = {"softmax": tf.nn.softmax, "sigmoid": tf.sigmoid, "linear": tf.identity}[self.activation]
@@ -170,14 +178,14 @@ class TextTask(Task, Distillable, ExampleApi, ReadsWindows):
     def answer_in_graph(self, bundle: Bundle, scores: Any) -> dict:
         """The answers to a batch of texts, from float32 (B, C)."""
 
-    def example_answers_in_graph(self, bundle, answers) -> dict:
+    def example_answers_in_graph(self, bundle: Bundle, answers: dict) -> dict:
         """All labels and their probabilities, each (B, C), of a text without words "" and 0."""
         import tensorflow as tf
 
         labels = tf.where(answers["error"][:, None] == "", tf.constant(bundle.labels), "")
         return {"classes": labels, "scores": answers["probabilities"]}
 
-    def served(self, bundle, query, output) -> dict:
+    def served(self, bundle: Bundle, query: Query, output: Outputs) -> dict:
         return self.answer(bundle, query, np.atleast_1d(np.asarray(output[self.scored], np.float64)))
 
 
@@ -235,22 +243,24 @@ class LabelTask(TextTask):
         "probabilities": "of every label, in their order in the model card",
     }
 
-    def traits(self, example) -> Iterable[Hashable]:
+    def traits(self, example: Any) -> Iterable[Hashable]:
         return getattr(example, "types", ())
 
-    def labels_of(self, example) -> Sequence | None:
+    def labels_of(self, example: Any) -> Sequence | None:
         return None if example.label is None else (example.label,)
 
-    def targets(self, bundle, example, rows) -> list:
+    def targets(self, bundle: Bundle, example: Any, rows: Sequence[Row]) -> list:
         return [bundle.label_numbers.get(example.label, -1)]  # -1: not in the training data
 
-    def batch(self, bundle, targets, inputs) -> tuple[dict, ...]:
+    def batch(self, bundle: Bundle, targets: list, inputs: Mapping[str, np.ndarray]) -> tuple[dict, ...]:
         labels = np.array(targets, np.int32)
         if labels.min(initial=0) >= 0:
             return ({"logits": labels},)
         return {"logits": np.maximum(labels, 0)}, {"logits": (labels >= 0).astype(np.float32)}
 
-    def loss(self, options, counts, traits=frozenset(), rows=2) -> Any:
+    def loss(
+        self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = frozenset(), rows: int = 2
+    ) -> Any:
         weights = options.class_weights
         if weights == BALANCED:  # as scikit-learn has it: their mean over the training data is 1
             weights = {label: sum(counts.values()) / (len(counts) * count) for label, count in counts.items() if count}
@@ -262,19 +272,19 @@ class LabelTask(TextTask):
         by_class = [weights.get(label, 1.0) for label in counts] if weights else None
         return cross_entropy(options.label_smoothing, by_class)
 
-    def answer(self, bundle, query, scores) -> dict:
+    def answer(self, bundle: Bundle, query: Query, scores: np.ndarray) -> dict:
         best = int(scores.argmax())
         probabilities = dict(zip(bundle.labels, map(float, scores), strict=True))
         return {"label": bundle.labels[best], "score": float(scores[best]), "probabilities": probabilities}
 
-    def typed(self, answer, values) -> dict:
+    def typed(self, answer: dict, values: Mapping[str, Any]) -> dict:
         probabilities = {values[label]: probability for label, probability in answer["probabilities"].items()}
         return answer | {"label": values[answer["label"]], "probabilities": probabilities}
 
-    def empty(self, bundle) -> dict[str, Any]:
+    def empty(self, bundle: Bundle) -> dict[str, Any]:
         return {"label": None, "score": None, "probabilities": {}}
 
-    def answer_in_graph(self, bundle, scores) -> dict:
+    def answer_in_graph(self, bundle: Bundle, scores: Any) -> dict:
         import tensorflow as tf
 
         best = tf.gather(tf.constant(bundle.labels), tf.argmax(scores, axis=-1))
@@ -293,31 +303,31 @@ class Classify(LabelTask, ChoosesPositive):
     Options: type[options.Options] = ClassifyOptions
     positive: str | None = None  # of a model: the label of which `f1` is reported
 
-    def of_model(self, bundle) -> Self:
+    def of_model(self, bundle: Bundle) -> Self:
         task = super().of_model(bundle)
         task.positive = bundle.settings.get("positive")
         return task
 
-    def with_positive(self, bundle, label) -> Bundle:
+    def with_positive(self, bundle: Bundle, label: str) -> Bundle:
         if label not in bundle.labels:
             raise ValueError(f"positive={label!r}: no label of this model, which has {', '.join(bundle.labels)}")
         return replace(bundle, settings=bundle.settings | {"positive": label})
 
-    def settings(self, options, traits) -> dict:
+    def settings(self, options: Any, traits: set[Hashable]) -> dict:
         positive = {} if options.positive is None else {"positive": options.positive}
         return positive | super().settings(options, traits)
 
-    def labels(self, used, source, options) -> tuple[str, ...]:
+    def labels(self, used: Mapping[str, int], source: str, options: Any) -> tuple[str, ...]:
         return enough_labels(used, source, "classifier")
 
-    def head(self, encoder, bundle) -> Any:
+    def head(self, encoder: Any, bundle: Bundle) -> Any:
         from keras_ctxrep.models import heads
 
         if len(bundle.labels) < 2:
             raise ValueError(f"classes={len(bundle.labels)}: at least 2")
         return heads.classify(encoder, len(bundle.labels), **bundle.head)
 
-    def compute_metrics(self, expected: Sequence[Any], answers, labels) -> Metrics:
+    def compute_metrics(self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str]) -> Metrics:
         gold, predicted = [example.label for example in expected], [answer.get("label") for answer in answers]
         own = labels or sorted({*gold})
         labels = [*own, *sorted({*gold} - {*own})]
@@ -348,7 +358,12 @@ class Classify(LabelTask, ChoosesPositive):
 
 
 def cross_entropy(label_smoothing: float, class_weights: Sequence[float] | None = None):
-    """A `losses.CrossEntropy`, or None if Keras' own does the same."""
+    """A `losses.CrossEntropy`, or None if Keras' own does the same.
+
+    Args:
+        label_smoothing: the part of the target's probability that is shared among all labels.
+        class_weights: of each label, in the order of the logits; None: all 1.
+    """
     if not label_smoothing and class_weights is None:
         return None
     from keras_ctxrep.losses import CrossEntropy
@@ -358,6 +373,11 @@ def cross_entropy(label_smoothing: float, class_weights: Sequence[float] | None 
 
 def enough_labels(used: Collection[str], source: str, model: str) -> tuple[str, ...]:
     """Sorted labels, "O" first.
+
+    Args:
+        used: the labels of the training data.
+        source: its name, for the message.
+        model: what is trained, for the message.
 
     Raises:
         ValueError: there are fewer than two.

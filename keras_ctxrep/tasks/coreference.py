@@ -1,6 +1,6 @@
 """Coreference of a pronoun: which of two names in a text it means, or neither."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ from keras_ctxrep.tasks.classify import LabelTask, LossOptions
 from keras_ctxrep.tasks.evaluation import Metrics, confidence, f1_of
 from keras_ctxrep.tasks.reading import Reading, Record
 from keras_ctxrep.text import scores
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Reads, Span
 
 __all__ = ["Coreference", "Pronoun"]
@@ -92,30 +93,30 @@ class Coreference(LabelTask):
     max_length = 256
     Options = LossOptions
 
-    def labels(self, used, source, options) -> tuple[str, ...]:
+    def labels(self, used: Mapping[str, int], source: str, options: Any) -> tuple[str, ...]:
         if not used:
             raise ValueError(f"{source}: no labels")
         return LABELS
 
-    def head(self, encoder, bundle) -> Any:
+    def head(self, encoder: Any, bundle: Bundle) -> Any:
         from keras_ctxrep.models import heads
 
         return heads.coreference(encoder, **bundle.head)
 
-    def query(self, example) -> Query:
+    def query(self, example: Any) -> Query:
         return Query(example.text, None, (example.pronoun, example.a, example.b))
 
-    def answer(self, bundle, query, scores) -> dict:
+    def answer(self, bundle: Bundle, query: Query, scores: np.ndarray) -> dict:
         answer = super().answer(bundle, query, scores)
         return {"label": answer["label"], "name": _name(query, answer["label"])} | answer
 
-    def empty(self, bundle) -> dict[str, Any]:
+    def empty(self, bundle: Bundle) -> dict[str, Any]:
         return {"label": None, "name": None} | super().empty(bundle)
 
-    def cells(self, answer) -> dict[str, Any]:
+    def cells(self, answer: dict) -> dict[str, Any]:
         return {"prediction": answer.get("label"), "name": answer.get("name"), "score": answer.get("score")}
 
-    def compute_metrics(self, expected: Sequence[Any], answers, labels) -> Metrics:
+    def compute_metrics(self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str]) -> Metrics:
         counts = np.array([_decisions(e.label, a.get("label")) for e, a in zip(expected, answers, strict=True)])
         words = [example.text[slice(*example.pronoun)].lower() for example in expected]
         by_gender = {name: counts[np.isin(words, pronouns)].sum(0) for name, pronouns in GENDERS.items()}
@@ -127,7 +128,7 @@ class Coreference(LabelTask):
         values |= {"precision": precision, "recall": recall, "accuracy": float(np.mean(right))}
         return Metrics(values, counts @ [-2, 1, 1], lambda drawn: f1_of(counts[drawn].sum(0)))
 
-    def shown(self, example, answer) -> dict[str, Any]:
+    def shown(self, example: Any, answer: dict) -> dict[str, Any]:
         query = self.query(example)
         begin, end = example.pronoun
         text = f"{example.text[max(0, begin - 60) : begin]}[{example.text[begin:end]}]{example.text[end : end + 20]}"

@@ -134,7 +134,12 @@ def confidence(answer: dict) -> dict[str, float]:
 
 
 def f1_table(kinds: Sequence[str], counts: np.ndarray) -> list[list[str]]:
-    """Precision, recall and F1 of each kind as rows of text; int (C, 3) as in `scores.counts`."""
+    """Precision, recall and F1 of each kind as rows of text; int (C, 3) as in `scores.counts`.
+
+    Args:
+        kinds: names of the rows.
+        counts: of each kind those that are right, predicted and expected.
+    """
     rows = zip(kinds, scores.precision_recall_f1(counts), counts[:, 2], strict=True)
     return [["", "precision", "recall", "f1", "support"]] + [
         [kind, *(f"{value:.3f}" for value in values), str(support)] for kind, values, support in rows

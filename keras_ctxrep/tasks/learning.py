@@ -124,7 +124,7 @@ class Learning(ABC):
         return {}
 
     @abstractmethod
-    def head(self, encoder, bundle: Bundle) -> Any:
+    def head(self, encoder: Any, bundle: Bundle) -> Any:
         """The task's model over an encoder, with fresh weights."""
 
     def head_options(self, options: Any) -> dict:

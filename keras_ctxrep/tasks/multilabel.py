@@ -1,12 +1,17 @@
 """Classification with any number of labels for a text or a pair of texts."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
+
+from keras_ctxrep.tasks.abilities import Query
 from keras_ctxrep.tasks.classify import COLUMNS, TextReading, TextTask, class_name
 from keras_ctxrep.tasks.evaluation import Metrics, f1_of, f1_table
 from keras_ctxrep.text import scores
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import Row
 
 __all__ = ["Multilabel", "class_names"]
 
@@ -49,54 +54,56 @@ class Multilabel(TextTask):
         "probabilities": "of every label, in their order in the model card",
     }
 
-    def traits(self, example) -> Iterable[Hashable]:
+    def traits(self, example: Any) -> Iterable[Hashable]:
         return example.types
 
-    def labels_of(self, example) -> Sequence | None:
+    def labels_of(self, example: Any) -> Sequence | None:
         return example.label
 
-    def labels(self, used, source, options) -> tuple[str, ...]:
+    def labels(self, used: Mapping[str, int], source: str, options: Any) -> tuple[str, ...]:
         if not used:
             raise ValueError(f"{source}: no labels")
         return tuple(sorted(used, key=lambda label: (label != "O", label)))
 
-    def targets(self, bundle, example, rows) -> list:
+    def targets(self, bundle: Bundle, example: Any, rows: Sequence[Row]) -> list:
         return [[float(label in example.label) for label in bundle.labels]]
 
-    def head(self, encoder, bundle) -> Any:
+    def head(self, encoder: Any, bundle: Bundle) -> Any:
         from keras_ctxrep.models import heads
 
         return heads.classify(encoder, len(bundle.labels), **bundle.head)
 
-    def loss(self, options, counts, traits=frozenset(), rows=2) -> Any:
+    def loss(
+        self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = frozenset(), rows: int = 2
+    ) -> Any:
         import keras
 
         return keras.losses.BinaryCrossentropy(from_logits=True)
 
-    def labelled_by(self, example, answer) -> Any:
+    def labelled_by(self, example: Any, answer: dict) -> Any:
         return replace(example, label=tuple(answer["labels"]))
 
-    def answer(self, bundle, query, scores) -> dict:
+    def answer(self, bundle: Bundle, query: Query, scores: np.ndarray) -> dict:
         probabilities = dict(zip(bundle.labels, map(float, scores), strict=True))
         labels = [label for label, probability in probabilities.items() if probability >= THRESHOLD]
         return {"labels": labels, "probabilities": probabilities}
 
-    def typed(self, answer, values) -> dict:
+    def typed(self, answer: dict, values: Mapping[str, Any]) -> dict:
         probabilities = {values[label]: probability for label, probability in answer["probabilities"].items()}
         return answer | {"labels": [values[label] for label in answer["labels"]], "probabilities": probabilities}
 
-    def empty(self, bundle) -> dict[str, Any]:
+    def empty(self, bundle: Bundle) -> dict[str, Any]:
         return {"labels": [], "probabilities": {}}
 
-    def answer_in_graph(self, bundle, scores) -> dict:
+    def answer_in_graph(self, bundle: Bundle, scores: Any) -> dict:
         import tensorflow as tf
 
         return {"labels": tf.where(scores >= THRESHOLD, tf.constant(bundle.labels), ""), "probabilities": scores}
 
-    def cells(self, answer) -> dict[str, Any]:
+    def cells(self, answer: dict) -> dict[str, Any]:
         return {"prediction": ",".join(answer.get("labels", ()))}
 
-    def compute_metrics(self, expected, answers, labels) -> Metrics:
+    def compute_metrics(self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str]) -> Metrics:
         gold, predicted = [example.label for example in expected], [answer.get("labels", ()) for answer in answers]
         labels = sorted({*labels, *(label for example in gold for label in example)})
         by_example, by_label = scores.counts(gold, predicted, labels)

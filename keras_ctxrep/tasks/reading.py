@@ -67,6 +67,11 @@ class Record:
 def column_option(field: str, column: str, in_python: bool) -> str:
     """How the column of a field is named, on the command line or in Python.
 
+    Args:
+        field: of an example.
+        column: its name in the data.
+        in_python: whether the data are Python objects.
+
     >>> column_option("text", "a b", False), column_option("text", "a b", True)
     ('--columns text="a b"', 'columns={"text": "a b"}')
     """

@@ -2,14 +2,17 @@
 
 import math
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
+from keras_ctxrep.tasks.abilities import Query
 from keras_ctxrep.tasks.classify import COLUMNS, TextReading, TextTask
 from keras_ctxrep.tasks.evaluation import Metrics
 from keras_ctxrep.text import scores
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import Row
 from keras_ctxrep.text.tokens import words
 
 __all__ = ["Regress", "finite_number"]
@@ -63,44 +66,46 @@ class Regress(TextTask):
     example_api = "regress"
     outputs: ClassVar[Mapping[str, str]] = {"value": "the predicted value"}
 
-    def problem(self, example) -> str | None:
+    def problem(self, example: Any) -> str | None:
         if message := number_problem(example.label):
             return message
         if not any(words(_without_accents(text)) for text in (example.text, example.pair or "")):
             return "no words in this text, of which a number could be computed"
         return None
 
-    def targets(self, bundle, example, rows) -> list:
+    def targets(self, bundle: Bundle, example: Any, rows: Sequence[Row]) -> list:
         return [[example.label]]
 
-    def head(self, encoder, bundle) -> Any:
+    def head(self, encoder: Any, bundle: Bundle) -> Any:
         from keras_ctxrep.models import heads
 
         return heads.regress(encoder, **bundle.head)
 
-    def loss(self, options, counts, traits=frozenset(), rows=2) -> Any:
+    def loss(
+        self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = frozenset(), rows: int = 2
+    ) -> Any:
         import keras
 
         return keras.losses.MeanSquaredError()
 
-    def answer(self, bundle, query, scores) -> dict:
+    def answer(self, bundle: Bundle, query: Query, scores: np.ndarray) -> dict:
         return {"value": float(scores[0])}
 
-    def empty(self, bundle) -> dict[str, Any]:
+    def empty(self, bundle: Bundle) -> dict[str, Any]:
         return {"value": None}
 
-    def answer_in_graph(self, bundle, scores) -> dict:
+    def answer_in_graph(self, bundle: Bundle, scores: Any) -> dict:
         import tensorflow as tf
 
         return {"value": tf.squeeze(scores, -1)}
 
-    def example_answers_in_graph(self, bundle, answers) -> dict:
+    def example_answers_in_graph(self, bundle: Bundle, answers: dict) -> dict:
         return {"outputs": answers["value"]}
 
-    def cells(self, answer) -> dict[str, Any]:
+    def cells(self, answer: dict) -> dict[str, Any]:
         return {"prediction": answer.get("value")}
 
-    def compute_metrics(self, expected, answers, labels) -> Metrics:
+    def compute_metrics(self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str]) -> Metrics:
         for example, answer in zip(expected, answers, strict=True):
             if "error" in answer:
                 source = example.source or repr(example.text[:60])
@@ -110,6 +115,6 @@ class Regress(TextTask):
         values = {name: getattr(scores, name)(gold, predicted) for name in self.metrics}
         return Metrics(values, np.abs(gold - predicted), lambda drawn: scores.pearson(gold[drawn], predicted[drawn]))
 
-    def agreement(self, reference, answer) -> list[tuple[bool, float]]:
+    def agreement(self, reference: dict, answer: dict) -> list[tuple[bool, float]]:
         difference = abs(reference["value"] - answer["value"])
         return [(difference <= TOLERANCE * max(1.0, abs(reference["value"])), difference)]

@@ -1,6 +1,6 @@
 """Semantic role labelling: who did what to whom, as tags of a sentence's words for one predicate in it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeGuard
 
@@ -11,6 +11,7 @@ from keras_ctxrep.tasks.evaluation import Metrics
 from keras_ctxrep.tasks.reading import Record
 from keras_ctxrep.tasks.tag import SentenceReading, Tag, checked_tags, checked_words, predicted_tags, span_metrics
 from keras_ctxrep.text import files
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.files import checked_text
 
@@ -52,7 +53,7 @@ class PredicateReading(SentenceReading):
             raise ValueError(f"predicate {predicate!r}: the number of its word, 0 to {len(words) - 1}, is needed")
         yield Roles(words, predicate, checked_tags(words, record.value("label")), record.source)
 
-    def sentence(self, read, columns) -> files.Sentence:
+    def sentence(self, read: Callable[[], Sequence[files.Token]], columns: Mapping[str, str]) -> files.Sentence:
         """Of a CoNLL sentence its words, the numbers of its predicates, and a column of tags for each, or none."""
         tokens = read()
         numbers = self.column_numbers(columns, len(tokens[0]))
@@ -89,10 +90,10 @@ class SemanticRoles(Tag):
     )
     reads = Reads(words=True, marks=1, indicate=True)
 
-    def query(self, example) -> Query:
+    def query(self, example: Any) -> Query:
         return Query(example.words, None, ((example.predicate, example.predicate + 1),))
 
-    def query_of_line(self, line, pairs) -> Query:
+    def query_of_line(self, line: str, pairs: bool) -> Query:
         row = files.json_object(line.encode())
         if "text" not in row:
             return super().query_of_line(line, pairs)
@@ -103,19 +104,19 @@ class SemanticRoles(Tag):
             raise ValueError(f"predicate {span!r}: [begin, end) in characters of the text is needed")
         return Query(checked_text(text), None, ((span[0], span[1]),))
 
-    def answer(self, bundle, words, sentence) -> dict:
+    def answer(self, bundle: Bundle, words: list[dict], sentence: str) -> dict:
         answer = super().answer(bundle, words, sentence)
         arguments = [span for span in answer.get("entities", ()) if span["type"] != PREDICATE]
         return {"words": answer["words"], "arguments": arguments}
 
-    def compute_metrics(self, expected, answers, labels) -> Metrics:
+    def compute_metrics(self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str]) -> Metrics:
         gold = [example.tags for example in expected]
         predicted = [predicted_tags(example, answer) for example, answer in zip(expected, answers, strict=True)]
         pairs = [pair for both in zip(gold, predicted, strict=True) for pair in zip(*both, strict=True)]
         right = [tag == answer for tag, answer in pairs]
         return span_metrics(gold, predicted, {"token_accuracy": float(np.mean(right))}, ignored=PREDICATE)
 
-    def shown(self, example, answer) -> dict[str, Any]:
+    def shown(self, example: Any, answer: dict) -> dict[str, Any]:
         columns = super().shown(example, answer)
         words = [f"[{word}]" if i == example.predicate else word for i, word in enumerate(example.words)]
         return columns | {"input": " ".join(words)}
@@ -123,6 +124,10 @@ class SemanticRoles(Tag):
 
 def is_span(span: Any, length: int) -> TypeGuard[list[int]]:
     """Whether a value is [begin, end) within a text of this length.
+
+    Args:
+        span: any value.
+        length: of the text.
 
     >>> is_span([1, 3], 3), is_span([3, 3], 3)
     (True, False)

@@ -1,6 +1,6 @@
 """Similarity of texts: vectors whose cosines say how much two texts mean the same, trained from pairs of texts."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -8,14 +8,15 @@ import numpy as np
 
 from keras_ctxrep import options
 from keras_ctxrep.options import option
-from keras_ctxrep.tasks.abilities import Query
+from keras_ctxrep.tasks.abilities import GraphFeatures, Outputs, Query
 from keras_ctxrep.tasks.classify import COLUMNS
 from keras_ctxrep.tasks.evaluation import Metrics
 from keras_ctxrep.tasks.reading import Reading, Record, column_option
 from keras_ctxrep.tasks.regress import finite_number, number_problem
 from keras_ctxrep.tasks.task import Task
 from keras_ctxrep.text import retrieval, scores
-from keras_ctxrep.text.bundle import POOLING
+from keras_ctxrep.text.bundle import POOLING, Bundle
+from keras_ctxrep.text.features import Row
 from keras_ctxrep.text.files import checked_text
 
 __all__ = ["Options", "Pair", "PairReading", "Similar", "SimilarOptions"]
@@ -67,7 +68,7 @@ class PairReading(Reading):
             raise ValueError("a score and a negative: a pair has a score, and a triplet none")
         yield Pair(record.text("text"), pair, score, negative, record.source)
 
-    def fields_of_columns(self, columns) -> list[str]:
+    def fields_of_columns(self, columns: Sequence[Sequence[Any]]) -> list[str]:
         third = [] if len(columns) < 3 else next((x for x in columns[2] if x is not None), 0.0)
         return ["text", "pair", "negative" if isinstance(third, str) else "score"][: len(columns)]
 
@@ -140,24 +141,24 @@ class Similar(Task):
 
     # ------------------------------------------------------------------------------------------------- examples
 
-    def kind(self, example) -> str:
+    def kind(self, example: Any) -> str:
         return SCORED if example.score is not None else POSITIVE if example.negative is None else TRIPLET
 
-    def problem(self, example) -> str | None:
+    def problem(self, example: Any) -> str | None:
         return number_problem(example.score)
 
-    def traits(self, example) -> Iterable[Hashable]:
+    def traits(self, example: Any) -> Iterable[Hashable]:
         return [self.kind(example), *([] if example.score is None else [float(example.score)])]
 
-    def queries(self, example) -> tuple[Query, ...]:
+    def queries(self, example: Any) -> tuple[Query, ...]:
         return tuple(Query(text) for text in example.texts)
 
-    def query(self, example) -> Query:
+    def query(self, example: Any) -> Query:
         return Query(example.text)
 
     # -------------------------------------------------------------------------------------------------- training
 
-    def fields(self, options, task_options, bundle) -> dict[str, Any]:
+    def fields(self, options: options.Finetuning, task_options: Any, bundle: Bundle) -> dict[str, Any]:
         if options.stack is not None or options.mix:
             name = "mix" if options.stack is None else "stack"
             raise ValueError(
@@ -171,20 +172,22 @@ class Similar(Task):
             fields["config"] = bundle.config | {"pooler": False}
         return fields | {"task": "embed", "head": {}}
 
-    def targets(self, bundle, example, rows) -> list:
+    def targets(self, bundle: Bundle, example: Any, rows: Sequence[Row]) -> list:
         score = 0.0 if example.score is None else example.score
         return [(score, text) for text in example.texts]
 
-    def batch(self, bundle, targets, inputs) -> tuple[dict, ...]:
+    def batch(self, bundle: Bundle, targets: list, inputs: Mapping[str, np.ndarray]) -> tuple[dict, ...]:
         numbers = {text: number for number, text in enumerate(dict.fromkeys(text for _, text in targets))}
         return ({"vector": np.array([(score, numbers[text]) for score, text in targets], np.float32)},)
 
-    def head(self, encoder, bundle) -> Any:
+    def head(self, encoder: Any, bundle: Bundle) -> Any:
         from keras_ctxrep.models import heads
 
         return heads.embed(encoder, bundle.pooling, bundle.normalize, bundle.dims)
 
-    def loss(self, options, counts, traits=frozenset(), rows=2) -> Any:
+    def loss(
+        self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = frozenset(), rows: int = 2
+    ) -> Any:
         from keras_ctxrep import losses
 
         scored = sorted(trait for trait in traits if isinstance(trait, float))
@@ -210,14 +213,14 @@ class Similar(Task):
 
     # --------------------------------------------------------------------------------------------------- answers
 
-    def decode(self, bundle, query, rows, outputs) -> dict:
+    def decode(self, bundle: Bundle, query: Query, rows: Sequence[Row], outputs: Sequence[Outputs]) -> dict:
         name = "vector" if "vector" in outputs[0] else "pooled"  # of exports before 0.3
         return {"vector": np.asarray(outputs[0][name]).tolist()}
 
-    def empty(self, bundle) -> dict[str, Any]:
+    def empty(self, bundle: Bundle) -> dict[str, Any]:
         return {"vector": []}
 
-    def joined(self, answers) -> dict:
+    def joined(self, answers: Sequence[dict]) -> dict:
         if len(answers) == 1:
             return answers[0]
         for answer in answers:
@@ -228,19 +231,19 @@ class Similar(Task):
         truncated = {"truncated": True} if any(answer.get("truncated") for answer in answers) else {}
         return {"similarity": float(first @ second), "vectors": vectors} | truncated
 
-    def cells(self, answer) -> dict[str, Any]:
+    def cells(self, answer: dict) -> dict[str, Any]:
         return {"prediction": " ".join(f"{number:.6g}" for number in answer.get("vector", ()))}
 
-    def in_graph(self, bundle, features, ids, inputs) -> tuple[dict, Any]:
+    def in_graph(self, bundle: Bundle, features: GraphFeatures, ids: Any, inputs: dict) -> tuple[dict, Any]:
         rows = features(**inputs)
         return ids(rows), self.has_words(bundle, rows)
 
-    def served(self, bundle, query, output) -> dict:
+    def served(self, bundle: Bundle, query: Query, output: Outputs) -> dict:
         return self.decode(bundle, query, (), (output,))
 
     # --------------------------------------------------------------------------------------------------- metrics
 
-    def compute_metrics(self, expected, answers, labels) -> Metrics:
+    def compute_metrics(self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str]) -> Metrics:
         for example, answer in zip(expected, answers, strict=True):
             if "error" in answer:
                 source = example.source or repr(example.text[:60])
@@ -288,13 +291,13 @@ class Similar(Task):
             lambda drawn: float(value[drawn] @ weight[drawn] / weight[drawn].sum()),
         )
 
-    def shown(self, example, answer) -> dict[str, Any]:
+    def shown(self, example: Any, answer: dict) -> dict[str, Any]:
         expected = example.pair if example.score is None else example.score
         predicted = answer.get("error") or round(answer["similarity"], 4)
         shown = {"input": " | ".join(example.texts), "expected": expected, "answer": predicted}
         return shown | {"texts": list(example.texts)}
 
-    def agreement(self, reference, answer) -> list[tuple[bool, float]]:
+    def agreement(self, reference: dict, answer: dict) -> list[tuple[bool, float]]:
         pairs = zip(*(side.get("vectors") or [side["vector"]] for side in (reference, answer)), strict=True)
         differences = [1 - float(np.prod(retrieval.unit(np.array(pair)), axis=0).sum()) for pair in pairs]
         return [(difference <= TOLERANCE, difference) for difference in differences]

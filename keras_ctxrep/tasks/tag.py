@@ -1,6 +1,6 @@
 """Tagging: one label for each word, such as named entities or parts of speech."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -12,14 +12,15 @@ import numpy as np
 
 from keras_ctxrep import options
 from keras_ctxrep.options import option
-from keras_ctxrep.tasks.abilities import Distillable, LabelsWords, Query
+from keras_ctxrep.tasks.abilities import Distillable, GraphFeatures, LabelsWords, Outputs, Query
 from keras_ctxrep.tasks.classify import COLUMNS, class_name, cross_entropy, enough_labels, label_smoothing
 from keras_ctxrep.tasks.evaluation import Metrics, f1_of, f1_table
-from keras_ctxrep.tasks.reading import Reading, Record
+from keras_ctxrep.tasks.reading import Columns, Reading, Record
 from keras_ctxrep.tasks.task import Task
 from keras_ctxrep.text import files, scores
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.decode import entities, softmax
-from keras_ctxrep.text.features import Reads
+from keras_ctxrep.text.features import Reads, Row
 from keras_ctxrep.text.files import checked_text
 from keras_ctxrep.text.tags import is_spans, spans, to_iob2
 from keras_ctxrep.text.tokens import joined
@@ -70,7 +71,7 @@ class SentenceReading(Reading):
         words = checked_words(record.value("text"))
         yield Tagged(words, checked_tags(words, record.value("label")), record.source, record.label_types())
 
-    def rows(self, path, columns):
+    def rows(self, path: Path, columns: Columns):
         return files.named_rows(path) or self._conll(path, columns)
 
     def _conll(self, path: Path, columns: Mapping[str, str]) -> files.FileRows:
@@ -116,10 +117,10 @@ class Tag(Task, Distillable, LabelsWords):
     reads = Reads(words=True)
     Options = TagOptions
 
-    def traits(self, example) -> Iterable[Hashable]:
+    def traits(self, example: Any) -> Iterable[Hashable]:
         return getattr(example, "types", ())
 
-    def doubt(self, count, used) -> str | None:
+    def doubt(self, count: int, used: Mapping[str, int]) -> str | None:
         if count == 1:
             return "one sentence in it; an empty line stands between sentences"
         if len(used) > 2 and max(used.values()) == 1:
@@ -128,23 +129,23 @@ class Tag(Task, Distillable, LabelsWords):
             )
         return None
 
-    def labels_of(self, example) -> Sequence | None:
+    def labels_of(self, example: Any) -> Sequence | None:
         return example.tags
 
-    def labels(self, used, source, options) -> tuple[str, ...]:
+    def labels(self, used: Mapping[str, int], source: str, options: Any) -> tuple[str, ...]:
         if is_spans(used):
             kinds = {label[1:] for label in used if label != "O"}  # "-PER", or "" of bare B and I
-            used = {"O"} | {f"{edge}{kind}" for kind in kinds for edge in "BI"}
+            return enough_labels({"O"} | {f"{edge}{kind}" for kind in kinds for edge in "BI"}, source, "tagger")
         return enough_labels(used, source, "tagger")
 
-    def targets(self, bundle, example, rows) -> list:
+    def targets(self, bundle: Bundle, example: Any, rows: Sequence[Row]) -> list:
         numbers = bundle.label_numbers
         starts = rows[0].starts or []
         tags = [tag for start, tag in zip(starts, example.tags, strict=True) if start is not None]
         # -1: not in the training data, or cut off where a teacher labelled the words
         return [[numbers.get(tag, -1) for tag in tags]]
 
-    def batch(self, bundle, targets, inputs) -> tuple[dict, ...]:
+    def batch(self, bundle: Bundle, targets: list, inputs: Mapping[str, np.ndarray]) -> tuple[dict, ...]:
         labels = np.full(inputs.get("starts", inputs["mask"]).shape, -1, np.int32)
         for row, target in zip(labels, targets, strict=True):
             row[: len(target)] = target
@@ -154,21 +155,23 @@ class Tag(Task, Distillable, LabelsWords):
         weights *= weights.size / max(1.0, weights.sum())  # so that the mean over all positions is that over words
         return {"logits": np.maximum(labels, 0)}, {"logits": weights}
 
-    def head(self, encoder, bundle) -> Any:
+    def head(self, encoder: Any, bundle: Bundle) -> Any:
         from keras_ctxrep.models import heads
 
         return heads.tag(encoder, len(bundle.labels), **bundle.head)
 
-    def head_options(self, options) -> dict:
+    def head_options(self, options: Any) -> dict:
         return {"crf": True} if options.crf else {}
 
-    def loss(self, options, counts, traits=frozenset(), rows=2) -> Any:
+    def loss(
+        self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = frozenset(), rows: int = 2
+    ) -> Any:
         return None if options.crf else cross_entropy(options.label_smoothing)
 
-    def labelled_by(self, example, answer) -> Any:
+    def labelled_by(self, example: Any, answer: dict) -> Any:
         return replace(example, tags=tuple(predicted_tags(example, answer)))
 
-    def teacher_logits(self, rows, outputs) -> list[dict[str, np.ndarray]]:
+    def teacher_logits(self, rows: Sequence[Row], outputs: Sequence[Outputs]) -> list[dict[str, np.ndarray]]:
         """By word, so that the student may have other pieces: float32 (words, C), NaN of words that were not read."""
         starts, logits = rows[0].starts or [], outputs[0]["logits"]
         by_word = np.full((len(starts), logits.shape[-1]), np.nan, np.float32)
@@ -176,14 +179,14 @@ class Tag(Task, Distillable, LabelsWords):
         by_word[read] = logits[: len(read)]
         return [{"logits": by_word}]
 
-    def logits_of_student(self, row, logits, length) -> dict[str, np.ndarray]:
+    def logits_of_student(self, row: Row, logits: Mapping[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
         read = [number for number, start in enumerate(row.starts or []) if start is not None]
         return {"logits": logits["logits"][read]}
 
-    def query(self, example) -> Query:
+    def query(self, example: Any) -> Query:
         return Query(example.words)
 
-    def decode(self, bundle, query, rows, outputs) -> dict:
+    def decode(self, bundle: Bundle, query: Query, rows: Sequence[Row], outputs: Sequence[Outputs]) -> dict:
         output, starts, text = outputs[0], rows[0].starts or [], query.text
         probabilities = softmax(output["logits"])  # (W, C), W or more
         tags = output["tags"] if "tags" in output else probabilities.argmax(-1)
@@ -202,7 +205,7 @@ class Tag(Task, Distillable, LabelsWords):
                 words.append(_word(sentence[begin:end], begin, end, None, 0.0))
         return self.answer(bundle, words, sentence)
 
-    def served(self, bundle, query, output) -> dict:
+    def served(self, bundle: Bundle, query: Query, output: Outputs) -> dict:
         if not isinstance(query.text, str):
             sentence, offsets = joined(query.text)
             columns = zip(query.text, offsets, output["labels"], output["scores"], strict=False)  # without padding
@@ -219,7 +222,7 @@ class Tag(Task, Distillable, LabelsWords):
         ]
         return self.answer(bundle, words, str(query.text))
 
-    def answer(self, bundle, words: list[dict], sentence: str) -> dict:
+    def answer(self, bundle: Bundle, words: list[dict], sentence: str) -> dict:
         """The answer of labelled words: with "entities" where the labels mark spans."""
         if not is_spans(bundle.labels):
             return {"words": words}
@@ -229,13 +232,13 @@ class Tag(Task, Distillable, LabelsWords):
             marked.append({"type": kind, "text": sentence[begin:end], "start": begin, "end": end})
         return {"words": words, "entities": marked}
 
-    def typed(self, answer, values) -> dict:
+    def typed(self, answer: dict, values: Mapping[str, Any]) -> dict:
         return answer | {"words": [word | {"label": values.get(word["label"])} for word in answer["words"]]}
 
-    def empty(self, bundle) -> dict[str, Any]:
+    def empty(self, bundle: Bundle) -> dict[str, Any]:
         return self.answer(bundle, [], "")
 
-    def compute_metrics(self, expected, answers, labels) -> Metrics:
+    def compute_metrics(self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str]) -> Metrics:
         gold = [example.tags for example in expected]
         predicted = [predicted_tags(example, answer) for example, answer in zip(expected, answers, strict=True)]
         right = np.array([sum(map(eq, *pair)) for pair in zip(gold, predicted, strict=True)])
@@ -250,13 +253,13 @@ class Tag(Task, Distillable, LabelsWords):
         table = f1_table(tags, by_tag)
         return Metrics(values, size - right, lambda drawn: right[drawn].sum() / size[drawn].sum(), table)
 
-    def labels_of_words(self, example, answer) -> Sequence[str]:
+    def labels_of_words(self, example: Any, answer: dict) -> Sequence[str]:
         return predicted_tags(example, answer)
 
-    def cells(self, answer) -> dict[str, Any]:
+    def cells(self, answer: dict) -> dict[str, Any]:
         return {"prediction": " ".join(word["label"] or "_" for word in answer.get("words", ()))}
 
-    def shown(self, example, answer) -> dict[str, Any]:
+    def shown(self, example: Any, answer: dict) -> dict[str, Any]:
         tags = predicted_tags(example, answer)
         return {
             "input": " ".join(example.words),
@@ -264,15 +267,15 @@ class Tag(Task, Distillable, LabelsWords):
             "answer": answer.get("error") or _with_tags(example.words, tags),
         }
 
-    def agreement(self, reference, answer) -> list[tuple[bool, float]]:
+    def agreement(self, reference: dict, answer: dict) -> list[tuple[bool, float]]:
         pairs = zip(reference["words"], answer["words"], strict=False)
         words = [(a["label"] == b["label"], abs(a["score"] - b["score"])) for a, b in pairs]
         return words + [(False, 1.0)] * abs(len(reference["words"]) - len(answer["words"]))
 
-    def in_graph(self, bundle, features, ids, inputs) -> tuple[dict, Any]:
+    def in_graph(self, bundle: Bundle, features: GraphFeatures, ids: Any, inputs: dict) -> tuple[dict, Any]:
         return self._labelled(bundle, features.tagging(**inputs), ids)
 
-    def words_in_graph(self, bundle, features, ids, inputs) -> tuple[dict, Any]:
+    def words_in_graph(self, bundle: Bundle, features: GraphFeatures, ids: Callable, inputs: dict) -> tuple[dict, Any]:
         marks = {name: value for name, value in inputs.items() if name != "words"}
         return self._labelled(bundle, features.given(inputs["words"], **marks), ids)
 
@@ -308,6 +311,10 @@ def checked_words(words: Any) -> tuple[str, ...]:
 def checked_tags(words: Sequence[str], tags: Any) -> tuple[str, ...] | None:
     """The tags of a row's words, those of spans in IOB2.
 
+    Args:
+        words: of the row.
+        tags: a list of strings; None: the row is not labelled.
+
     Raises:
         ValueError: there are more or fewer than words, or one of them is empty.
     """
@@ -323,6 +330,10 @@ def checked_tags(words: Sequence[str], tags: Any) -> tuple[str, ...] | None:
 
 def predicted_tags(example: Any, answer: dict) -> list[str]:
     """The tag of each word in an answer, "" of a word that was cut off, and of all words if there is none.
+
+    Args:
+        example: a sentence that is split into words.
+        answer: of a tagger.
 
     Raises:
         ValueError: the answer has other words than the example.

@@ -63,6 +63,11 @@ class Task(Learning, Answering, Evaluation, InGraph):
 def pair_problem(pair: bool, pairs: bool, model: str | Path = "this model") -> str | None:
     """What is wrong with one text where a model reads pairs of texts, or with a pair where it reads one.
 
+    Args:
+        pair: whether a pair is given.
+        pairs: whether the model reads pairs.
+        model: its name, for the message.
+
     >>> pair_problem(False, True)
     'one text; this model reads a pair of texts'
     """
@@ -71,7 +76,12 @@ def pair_problem(pair: bool, pairs: bool, model: str | Path = "this model") -> s
 
 
 def warn_of_unseen(unseen: Counter[str], source: str) -> None:
-    """Warns once of the labels of some data that were not in the training data, with their counts."""
+    """Warns once of the labels of some data that were not in the training data, with their counts.
+
+    Args:
+        unseen: label -> how often it occurs.
+        source: name of the data.
+    """
     if unseen:
         listed = ", ".join(f"{label!r} ({count:,})" for label, count in unseen.most_common(10))
         more = f" and {len(unseen) - 10:,} more" if len(unseen) > 10 else ""

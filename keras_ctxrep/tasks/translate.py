@@ -1,7 +1,7 @@
 """Translation: a text is written for a text, as another language, a spelling's phonemes, or a short form of it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, ClassVar
@@ -10,12 +10,13 @@ import numpy as np
 
 from keras_ctxrep import options
 from keras_ctxrep.options import option
-from keras_ctxrep.tasks.abilities import Query, Searches
+from keras_ctxrep.tasks.abilities import GraphFeatures, Outputs, Query, Searches
 from keras_ctxrep.tasks.evaluation import Metrics
 from keras_ctxrep.tasks.reading import Reading, Record
 from keras_ctxrep.tasks.task import Task
 from keras_ctxrep.text import beam, generation_scores, target_tokens
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import Row
 from keras_ctxrep.text.files import checked_text
 from keras_ctxrep.text.target_tokens import TargetTokens
 from keras_ctxrep.text.units import padded
@@ -109,27 +110,27 @@ class Translate(Task, Searches):
 
     # ------------------------------------------------------------------------------------------------- examples
 
-    def labels_of(self, example) -> Sequence | None:
+    def labels_of(self, example: Any) -> Sequence | None:
         """The words of the targets, of which the vocabulary is learned, and a space where there is white space."""
         if example.targets is None:
             return None
         spaces = [" "] if any(len(target.split()) > 1 or target != target.strip() for target in example.targets) else []
         return [word for target in example.targets for word in target.split()] + spaces
 
-    def unseen(self, example, known) -> list[str]:
+    def unseen(self, example: Any, known: Collection[str]) -> list[str]:
         return []  # an unknown unit is one that the decoder does not write
 
-    def labels(self, used, source, options) -> tuple[str, ...]:
+    def labels(self, used: Mapping[str, int], source: str, options: Any) -> tuple[str, ...]:
         vocab = target_tokens.learn(options.target_units, used, options.target_vocab_size)
         if len(vocab) <= len(target_tokens.MARKERS):
             raise ValueError(f"{source}: all of its targets are empty")
         return vocab
 
-    def settings(self, options, traits) -> dict:
+    def settings(self, options: Any, traits: set[Hashable]) -> dict:
         names = {"target_units": "units", "target_length": "target_length", "beams": "beams", "alpha": "alpha"}
         return {new: getattr(options, old) for old, new in names.items()}
 
-    def with_search(self, bundle, **options) -> Bundle:
+    def with_search(self, bundle: Bundle, **options) -> Bundle:
         settings = bundle.settings
         given: dict[str, Any] = {name: settings[name] for name in ("beams", "alpha")} | options
         chosen = TranslateOptions(**given)
@@ -141,48 +142,50 @@ class Translate(Task, Searches):
 
     # -------------------------------------------------------------------------------------------------- training
 
-    def training_queries(self, example) -> tuple[Query, ...]:
+    def training_queries(self, example: Any) -> tuple[Query, ...]:
         return self.queries(example) * len(example.targets or ())
 
-    def targets(self, bundle, example, rows) -> list:
+    def targets(self, bundle: Bundle, example: Any, rows: Sequence[Row]) -> list:
         tokens, most = tokens_of(bundle), bundle.settings["target_length"] - 1
         return [tokens.ids(target)[:most] for target in example.targets]
 
-    def batch(self, bundle, targets, inputs) -> tuple[dict, ...]:
+    def batch(self, bundle: Bundle, targets: list, inputs: Mapping[str, np.ndarray]) -> tuple[dict, ...]:
         labels = padded([[*target, TargetTokens.END] for target in targets])
         mask = labels["mask"].astype(np.float32)
         return {"logits": labels["token_ids"]}, {"logits": mask * (mask.size / mask.sum())}
 
-    def target_inputs(self, targets) -> dict[str, np.ndarray]:
+    def target_inputs(self, targets: list) -> dict[str, np.ndarray]:
         read = padded([[TargetTokens.BEGIN, *target] for target in targets])
         return {"target_ids": read["token_ids"], "target_mask": read["mask"]}
 
-    def head_options(self, options) -> dict:
+    def head_options(self, options: Any) -> dict:
         sizes = {"kind": options.decoder, "units": options.decoder_units, "layers": options.decoder_layers}
         sizes |= {"dropout": options.decoder_dropout}
         if options.decoder == "recurrent":
             return sizes | {"score": options.attention}
         return sizes | {"context": options.target_length}
 
-    def head(self, encoder, bundle) -> Any:
+    def head(self, encoder: Any, bundle: Bundle) -> Any:
         from keras_ctxrep.models import decoder
 
         return decoder.by_name(encoder, len(bundle.labels), **bundle.head)
 
-    def loss(self, options, counts, traits=frozenset(), rows=2) -> Any:
+    def loss(
+        self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = frozenset(), rows: int = 2
+    ) -> Any:
         from keras_ctxrep.losses import CrossEntropy
 
         return {"logits": CrossEntropy(options.label_smoothing)}
 
     # --------------------------------------------------------------------------------------------------- answers
 
-    def parts(self, model) -> dict[str, Any]:
+    def parts(self, model: Any) -> dict[str, Any]:
         from keras_ctxrep.models import decoder
 
         start, step = decoder.parts(model)
         return {"ids": start, "step": step}
 
-    def composed(self, bundle, parts) -> dict[str, Callable]:
+    def composed(self, bundle: Bundle, parts: Mapping[str, Callable]) -> dict[str, Callable]:
         import tensorflow as tf
 
         options = [tf.constant([bundle.settings[name]]) for name in ("target_length", "beams", "alpha")]
@@ -196,7 +199,9 @@ class Translate(Task, Searches):
         loops = {"greedy": partial(searched, tf.constant([1]))}
         return loops | ({"beam": partial(searched, options[1])} if bundle.settings["beams"] > 1 else {})
 
-    def run(self, bundle, parts) -> Callable[[dict[str, np.ndarray]], Mapping[str, Any]]:
+    def run(
+        self, bundle: Bundle, parts: Mapping[str, Callable]
+    ) -> Callable[[dict[str, np.ndarray]], Mapping[str, Any]]:
         loop = parts.get("beam" if bundle.settings["beams"] > 1 else "greedy")
         if loop is not None and bundle.settings.get("in_graph", True):
             return lambda inputs: {"hypotheses": [_hypotheses(*row) for row in _rows(loop(inputs))]}
@@ -217,11 +222,11 @@ class Translate(Task, Searches):
 
         return search
 
-    def encode(self, bundle, queries) -> list:
+    def encode(self, bundle: Bundle, queries: Sequence[Query]) -> list:
         rows = bundle.features.encode([query.text for query in queries], None, True)
         return [[row] for row in rows]
 
-    def decode(self, bundle, query, rows, outputs) -> dict:
+    def decode(self, bundle: Bundle, query: Query, rows: Sequence[Row], outputs: Sequence[Outputs]) -> dict:
         tokens, (row,), (output,) = tokens_of(bundle), rows, outputs
         best, *_ = hypotheses = output["hypotheses"]
         text, strings, attention = self.written(bundle, output)
@@ -236,20 +241,20 @@ class Translate(Task, Searches):
         ]
         return answer
 
-    def empty(self, bundle) -> dict[str, Any]:
+    def empty(self, bundle: Bundle) -> dict[str, Any]:
         return {"text": None, "score": None, "alignment": []}
 
-    def search_options(self, bundle) -> dict[str, int]:
+    def search_options(self, bundle: Bundle) -> dict[str, int]:
         return {"max_length": bundle.settings["target_length"], "beams": bundle.settings["beams"]}
 
-    def in_graph(self, bundle, features, ids, inputs) -> tuple[dict, Any]:
+    def in_graph(self, bundle: Bundle, features: GraphFeatures, ids: Any, inputs: dict) -> tuple[dict, Any]:
         import tensorflow as tf
 
         rows = tf.shape(inputs["text"])
         options = {name: tf.fill(rows, value) for name, value in self.search_options(bundle).items()}
         return self.searched_in_graph(bundle, features, ids, inputs | options)
 
-    def searched_in_graph(self, bundle, features, ids, inputs) -> tuple[dict, Any]:
+    def searched_in_graph(self, bundle: Bundle, features: GraphFeatures, ids: Any, inputs: dict) -> tuple[dict, Any]:
         import tensorflow as tf
 
         options = {name: inputs[name] for name in self.search_options(bundle)}
@@ -273,7 +278,7 @@ class Translate(Task, Searches):
         count = tf.size(inputs["text"])  # without the extra row
         return {name: x[:count] for name, x in answers.items()}, self.has_words(bundle, read)[:count]
 
-    def served(self, bundle, query, output) -> dict:
+    def served(self, bundle: Bundle, query: Query, output: Outputs) -> dict:
         texts = [text.decode("utf-8") if isinstance(text, bytes) else str(text) for text in output["n_best"]]
         found = [
             {"text": text, "score": float(score)}
@@ -289,12 +294,12 @@ class Translate(Task, Searches):
         strings = [tokens.strings[token].strip() or " " for token in best.tokens]
         return tokens.text(best.tokens), strings, best.attention
 
-    def cells(self, answer) -> dict[str, Any]:
+    def cells(self, answer: dict) -> dict[str, Any]:
         return {"prediction": answer.get("text"), "score": answer.get("score")}
 
     # --------------------------------------------------------------------------------------------------- metrics
 
-    def compute_metrics(self, expected, answers, labels) -> Metrics:
+    def compute_metrics(self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str]) -> Metrics:
         """Of each text all targets of the examples with this text are right, and it counts once."""
         targets: dict[str, dict[str, None]] = {}
         for example in expected:
@@ -310,11 +315,11 @@ class Translate(Task, Searches):
         errors = 1 - np.array([metric(row) for row in statistics[main]])
         return Metrics(values, errors, lambda drawn: metric(statistics[main][drawn].sum(0)))
 
-    def shown(self, example, answer) -> dict[str, Any]:
+    def shown(self, example: Any, answer: dict) -> dict[str, Any]:
         predicted = answer.get("error") or answer["text"]
         return {"input": example.text, "expected": " | ".join(example.targets), "answer": predicted}
 
-    def agreement(self, reference, answer) -> list[tuple[bool, float]]:
+    def agreement(self, reference: dict, answer: dict) -> list[tuple[bool, float]]:
         return [(reference["text"] == answer["text"], abs(reference["score"] - answer["score"]))]
 
 

@@ -44,6 +44,10 @@ class Hypothesis(NamedTuple):
 def length_penalty(length: int, alpha: float) -> float:
     """((5 + n) / 6)^alpha.
 
+    Args:
+        length: n, tokens of a hypothesis.
+        alpha: 0 for no penalty.
+
     >>> length_penalty(7, 0.0), length_penalty(7, 1.0)
     (1.0, 2.0)
     """

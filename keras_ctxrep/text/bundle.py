@@ -193,7 +193,12 @@ class Bundle:
 
 
 def save(bundle: Bundle, folder: str | Path) -> None:
-    """Writes vocab.txt, card.md and then bundle.json, with the hash of the weights if they are in the folder."""
+    """Writes vocab.txt, card.md and then bundle.json, with the hash of the weights if they are in the folder.
+
+    Args:
+        bundle: of the model.
+        folder: the model folder, which exists.
+    """
     folder = Path(folder)
     weights = folder / WEIGHTS
     for name, data in bundle.files_as_bytes({WEIGHTS: sha256(weights)} if weights.exists() else None).items():

@@ -59,6 +59,10 @@ class CharacterRules(NamedTuple):
 def rules_of(chars: Sequence[str], casing: Casing) -> CharacterRules:
     """The rules of `tokenizers`, read from its output for each of some characters, which are not U+40000.
 
+    Args:
+        chars: the characters.
+        casing: of the tokenizer.
+
     >>> rules_of(["é", " ", "."], Casing(lowercase=True, strip_accents=True))
     CharacterRules(kinds=[0, 1, 2], ranks=[0, 0, 0], becomes=['e', '', '.'])
     """
@@ -104,6 +108,10 @@ def enough(tokens: int) -> int:
 
 def placed(start: int, end: int, places: np.ndarray) -> tuple[int, int]:
     """A span of characters of a shortened text in the text that it comes from; (0, 0) is none.
+
+    Args:
+        start, end: of the span.
+        places: of each character of the shortened text where it stands in the other.
 
     >>> placed(1, 3, np.array([0, 5, 9]))
     (5, 10)

@@ -73,7 +73,12 @@ def raw_lines(
 
 
 def byte_lines(path: str | Path, longest: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """(line number, line) of a file, without line ends and byte-order mark, see `raw_lines`."""
+    """(line number, line) of a file, without line ends and byte-order mark, see `raw_lines`.
+
+    Args:
+        path: the file, plain or compressed.
+        longest: bytes of a line, at most; None: any number.
+    """
     return ((number, raw.rstrip(b"\r\n")) for number, raw in raw_lines(path, longest=longest))
 
 
@@ -114,7 +119,10 @@ def decoded(raw: bytes) -> str:
 
 
 def lines(path: str | Path, longest: int | None = None) -> Iterator[tuple[int, str]]:
-    """(line number, line) of a UTF-8 text file, as `byte_lines` gives them, of which the arguments are.
+    """(line number, line) of a UTF-8 text file, as `byte_lines` gives them.
+
+    Args:
+        path, longest: as in `byte_lines`.
 
     Raises:
         ValueError: the file is not UTF-8, has a NUL or a line that is longer, or the compressed stream is damaged; the
@@ -189,6 +197,10 @@ def hold_out(
 def without(documents: Iterable[list[str]], held: Iterable[list[str]]) -> Iterator[list[str]]:
     """The documents without the held-out sentences, split where these stood.
 
+    Args:
+        documents: each a list of sentences.
+        held: the held-out parts of them.
+
     >>> list(without([["a", "b", "c", "d"]], [["b"]]))
     [['a'], ['c', 'd']]
     """
@@ -201,6 +213,11 @@ def without(documents: Iterable[list[str]], held: Iterable[list[str]]) -> Iterat
 
 def sample(documents: Iterable[list[str]], size: int, seed: int = 0) -> list[str]:
     """Up to `size` sentences, each of the corpus with the same probability (reservoir sampling, one pass).
+
+    Args:
+        documents: each a list of sentences.
+        size: sentences to draw.
+        seed: of the random numbers.
 
     >>> len(sample([["a", "b"], ["c", "d"]], 3))
     3
@@ -218,6 +235,10 @@ def sample(documents: Iterable[list[str]], size: int, seed: int = 0) -> list[str
 def pieces(documents: Iterable[list[str]], size: int = 100) -> Iterator[list[str]]:
     """The documents, split into pieces of at most `size` sentences.
 
+    Args:
+        documents: each a list of sentences.
+        size: sentences of a piece.
+
     >>> list(pieces([["a", "b", "c"]], size=2))
     [['a', 'b'], ['c']]
     """
@@ -226,6 +247,10 @@ def pieces(documents: Iterable[list[str]], size: int = 100) -> Iterator[list[str
 
 def units(documents: Iterable[list[str]], size: int = UNIT) -> Iterator[list[list[str]]]:
     """Consecutive documents of about `size` bytes of text together; a short rest is part of the last unit.
+
+    Args:
+        documents: each a list of sentences.
+        size: bytes of UTF-8.
 
     >>> list(units([["ab"], ["c"], ["d"], ["e"]], size=4))
     [[['ab'], ['c']], [['d'], ['e']]]

@@ -772,6 +772,10 @@ def words_of_pieces(pieces: Sequence[Piece]) -> list[Span]:
 def window_step(room: int, stride: int) -> int:
     """Pieces from the start of one window to the next: `stride`, or half of `room` if `stride` is not below it.
 
+    Args:
+        room: pieces of a window.
+        stride: pieces, as chosen.
+
     >>> window_step(300, 128), window_step(110, 128), window_step(1, 128)
     (128, 55, 1)
     """
@@ -795,6 +799,10 @@ def window_begins(size: int, room: int, stride: int) -> range:
 
 def tokens_in_span(tokens: Sequence[Span], span: Span) -> Span:
     """The first token that overlaps a span of characters, and the one after the last; (0, 0) if there is none.
+
+    Args:
+        tokens: where each stands, in characters.
+        span: [begin, end) in characters.
 
     >>> tokens_in_span([(0, 3), (4, 7), (8, 9)], (4, 9))
     (1, 3)
@@ -845,6 +853,10 @@ def marks_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
 
 def truncate_pair(first: list, second: list | None, room: int) -> tuple[list, list | None]:
     """Truncates both at the end to `room` items in total; the shorter keeps up to half of it, rounded down.
+
+    Args:
+        first, second: the items; None: there is no second.
+        room: items in total.
 
     >>> truncate_pair(["a", "b", "c", "d"], ["e", "f"], 5)
     (['a', 'b', 'c'], ['e', 'f'])

@@ -37,6 +37,10 @@ FileRows = Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]
 def skipped_rows(messages: Sequence[str], title: str = "malformed rows left out") -> str:
     """A message with the number of skipped rows and the errors of the first 20.
 
+    Args:
+        messages: an error of each skipped row.
+        title: what comes before the number.
+
     >>> print(skipped_rows(["a.tsv:3: no label"]))
     malformed rows left out: 1
       a.tsv:3: no label
@@ -68,6 +72,10 @@ def suffix(path: Path) -> str:
 
 def key_of(keys: Collection[Any], names: Sequence[str]) -> str | None:
     """The first of some names that is among the keys; else the only key that equals one of them but for case.
+
+    Args:
+        keys: those of a row.
+        names: in the order in which they are looked for.
 
     >>> key_of(["id", "Text"], ["text", "sentence"]), key_of(["TEXT", "Text"], ["text"])
     ('Text', None)
@@ -403,6 +411,10 @@ def conll(path: Path, header: Collection[str] | None = None) -> Iterator[tuple[i
 def conll_columns(path: Path, columns: Mapping[str, str]) -> dict[str, int]:
     """The column indices, from 0 on, of the fields of a CoNLL file.
 
+    Args:
+        path: the file, for the message.
+        columns: field -> number of its column, from "1" on.
+
     Raises:
         ValueError: a column is not a number.
     """
@@ -438,6 +450,10 @@ def _tokens(words: list[tuple[int, list[bytes]]], width: int) -> list[Token]:
 
 def column(tokens: Sequence[Token], number: int) -> list[str]:
     """One column of a sentence.
+
+    Args:
+        tokens: the rows of the sentence.
+        number: of the column, from 0 on.
 
     Raises:
         ValueError: there are fewer columns, or the column of a word is empty.

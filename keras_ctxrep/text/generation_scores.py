@@ -25,7 +25,12 @@ Statistics = np.ndarray  # float64 (texts, K): sums over texts of which a metric
 
 
 def exact_match(references: Sequence[Sequence[str]], texts: Sequence[str]) -> Statistics:
-    """Whether each text is one of its references as it is, not as in SQuAD: (texts, 2), 1 or 0, and 1."""
+    """Whether each text is one of its references as it is, not as in SQuAD: (texts, 2), 1 or 0, and 1.
+
+    Args:
+        references: the right texts of each.
+        texts: those that are scored.
+    """
     return np.array([[float(text in several), 1.0] for several, text in zip(references, texts, strict=True)])
 
 
@@ -47,7 +52,11 @@ def word_error_rate(
 
 
 def character_error_rate(references: Sequence[Sequence[str]], texts: Sequence[str]) -> Statistics:
-    """As `word_error_rate`, of characters."""
+    """As `word_error_rate`, of characters.
+
+    Args:
+        references, texts: as in `exact_match`.
+    """
     return word_error_rate(references, texts, list)
 
 
@@ -56,6 +65,9 @@ def bleu(references: Sequence[Sequence[str]], texts: Sequence[str]) -> Statistic
 
     Papineni et al. 2002, https://aclanthology.org/P02-1040/; words as in mteval-v13a, which is what sacrebleu reports
     (Post 2018, https://arxiv.org/abs/1804.08771).
+
+    Args:
+        references, texts: as in `exact_match`.
     """
     rows = []
     for several, text in zip(references, texts, strict=True):
@@ -77,6 +89,9 @@ def chrf(references: Sequence[Sequence[str]], texts: Sequence[str]) -> Statistic
 
     Popović 2015, https://aclanthology.org/W15-3049/, without white space; of several references the one with the
     highest score of the text counts.
+
+    Args:
+        references, texts: as in `exact_match`.
     """
     rows = []
     for several, text in zip(references, texts, strict=True):

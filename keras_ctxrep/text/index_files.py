@@ -456,7 +456,13 @@ def _array(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
 def batches_of(
     vectors: np.ndarray, rows: Sequence[IndexRow], size: int = 4096
 ) -> Iterator[tuple[np.ndarray, list[IndexRow]]]:
-    """Vectors and rows in batches for `write`."""
+    """Vectors and rows in batches for `write`.
+
+    Args:
+        vectors: float32 (N, D).
+        rows: one for each.
+        size: vectors of a batch.
+    """
     for begin in range(0, len(rows), size):
         numbers = range(begin, min(begin + size, len(rows)))
         yield np.asarray(vectors[begin : begin + size], np.float32), [rows[number] for number in numbers]

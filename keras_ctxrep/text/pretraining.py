@@ -198,7 +198,11 @@ def stream_batch(
 
 
 def for_sampling(inputs: dict, targets: dict, weights: dict) -> tuple[dict, dict, dict]:
-    """Converts a batch for a biLM with `samples`: the targets become inputs, and every label is 0."""
+    """Converts a batch for a biLM with `samples`: the targets become inputs, and every label is 0.
+
+    Args:
+        inputs, targets, weights: of `language_model_batch` or `stream_batch`.
+    """
     label_inputs = {name.replace("_logits", "_targets"): ids for name, ids in targets.items()}
     return inputs | label_inputs, {name: np.zeros_like(ids) for name, ids in targets.items()}, weights
 
@@ -321,6 +325,12 @@ def segment_pairs(
 ) -> Iterator[tuple[Row, bool]]:
     """The `next_sentence_rows` of a text of any size, with about `buffer` sentences in memory at a time.
 
+    Args:
+        documents: each a list of sentences.
+        features: give `max_length` and the markers.
+        rng: random numbers.
+        buffer: sentences in memory.
+
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
     >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "a", "b"]), max_length=8)
     >>> next(segment_pairs([["a", "b"]], features, np.random.default_rng(0)))[0].tokens
@@ -336,7 +346,11 @@ def single_segments(
     """Yields (text, True): as many whole sentences of a document as fit, to train without next-sentence prediction.
 
     The "doc-sentences" of Liu et al. 2019, section 4.2, https://arxiv.org/abs/1907.11692. A sentence that is too long
-    for one text is continued in the next. The arguments are those of `segment_pairs`; `rng` is not used.
+    for one text is continued in the next.
+
+    Args:
+        documents, features, buffer: as in `segment_pairs`.
+        rng: not used.
 
     Raises:
         ValueError: `max_length` leaves no room for a piece.
@@ -387,6 +401,10 @@ def _encoded_documents(
 
 def piece_ids(documents: Sequence[Sequence[str]], features: WordPieceFeatures) -> list[list[np.ndarray]]:
     """The piece ids of each sentence of each document, int32 (pieces,).
+
+    Args:
+        documents: each some sentences.
+        features: give the pieces.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
     >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "a", "b"]))

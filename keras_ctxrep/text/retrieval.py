@@ -73,6 +73,11 @@ def ndcg(ranking: Sequence[int], relevant: Collection[int], cut: int = 10) -> fl
     Järvelin & Kekäläinen 2002, https://doi.org/10.1145/582415.582418, with the discount log2(rank + 1), as `ndcg_cut`
     of trec_eval.
 
+    Args:
+        ranking: numbers of documents, the best first.
+        relevant: numbers of the documents that are meant.
+        cut: documents of the ranking that count.
+
     >>> round(ndcg([7, 3], {3}), 4)  # 1 / log2(3)
     0.6309
     """
@@ -86,6 +91,9 @@ def reciprocal_rank(ranking: Sequence[int], relevant: Collection[int], cut: int 
 
     Voorhees 1999, https://trec.nist.gov/pubs/trec8/papers/qa_report.pdf.
 
+    Args:
+        ranking, relevant, cut: as in `ndcg`.
+
     >>> reciprocal_rank([7, 3], {3})
     0.5
     """
@@ -94,6 +102,9 @@ def reciprocal_rank(ranking: Sequence[int], relevant: Collection[int], cut: int 
 
 def recall(ranking: Sequence[int], relevant: Collection[int], cut: int = 10) -> float:
     """Fraction of the relevant documents that are among the first of a ranking.
+
+    Args:
+        ranking, relevant, cut: as in `ndcg`.
 
     >>> recall([7, 3], {3, 4})
     0.5
@@ -105,6 +116,9 @@ def average_precision(ranking: Sequence[int], relevant: Collection[int], cut: in
     """Mean over all relevant documents of the precision at the rank of each, 0 of those that are not among the first.
 
     Its mean over queries is MAP; as `map_cut` of trec_eval, https://github.com/usnistgov/trec_eval.
+
+    Args:
+        ranking, relevant, cut: as in `ndcg`.
 
     >>> average_precision([3, 7, 4], {3, 4})  # (1 / 1 + 2 / 3) / 2
     0.8333333333333333

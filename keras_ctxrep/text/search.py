@@ -134,6 +134,11 @@ def _merged(
 def exact(query: np.ndarray, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """The scores of some rows in float64, the same for equal vectors wherever they are.
 
+    Args:
+        query: a vector, (D,).
+        vectors: of all rows, (N, D).
+        rows: numbers of those to compare.
+
     Raises:
         ValueError: a vector is not of numbers.
     """
@@ -163,6 +168,10 @@ def build_graph(vectors: np.ndarray, path: Path) -> str:
 
     HNSW: Malkov and Yashunin 2016, https://arxiv.org/abs/1603.09320, with 16 links a row and 100 candidates, in
     hnswlib.
+
+    Args:
+        vectors: float32 (N, D).
+        path: the file to write.
     """
     library = graph_library()
     if library is None or len(vectors) < GRAPH_ROWS:

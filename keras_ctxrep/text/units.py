@@ -345,6 +345,10 @@ class SentenceTokens:
 def split(line: str, units: str) -> list[str]:
     """The words or characters of a line.
 
+    Args:
+        line: of a text.
+        units: "words" or "characters".
+
     >>> split("a b", "words"), split("a b", "characters")
     (['a', 'b'], ['a', ' ', 'b'])
     """
@@ -353,6 +357,10 @@ def split(line: str, units: str) -> list[str]:
 
 def padded(rows: Sequence[Sequence[int]], length: int | None = None) -> dict[str, np.ndarray]:
     """{"token_ids", "mask"}, int32 (B, T), of rows of ids.
+
+    Args:
+        rows: the ids of each.
+        length: tokens of a row; None: as many as the longest has.
 
     >>> padded([[5], [6, 7]])["mask"].tolist()
     [[1, 0], [1, 1]]

@@ -162,6 +162,10 @@ def rule_of_pieces(vocab: Sequence[str], unknown: int, markers: int) -> UnreadRu
 def foreign(word: str, scripts: Collection[str]) -> bool:
     """Whether most letters of a word are of other scripts.
 
+    Args:
+        word: a word or a piece.
+        scripts: as `script` names them.
+
     >>> foreign("да", ["LATIN"]), foreign("yes", ["LATIN"])
     (True, False)
     """

@@ -130,6 +130,10 @@ def kept(counts: np.ndarray, sample: float) -> np.ndarray:
     The formula of word2vec.c, (sqrt(f / t) + 1) t / f with the frequency f and the threshold t; Mikolov et al. 2013,
     https://arxiv.org/abs/1310.4546, section 2.3, has sqrt(t / f).
 
+    Args:
+        counts: of each word.
+        sample: the threshold t.
+
     >>> kept(np.array([90, 10]), 0.1).round(2).tolist()
     [0.44, 1.0]
     """

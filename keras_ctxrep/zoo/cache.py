@@ -45,6 +45,10 @@ def cached(entry: Entry, cache: str | Path | None = None) -> Path | None:
 def describe(entry: Entry, cache: str | Path | None = None) -> dict[str, Any]:
     """What `ctxrep zoo list --json` prints of an entry: its properties, and "cached", its model folder or None.
 
+    Args:
+        entry: of the zoo.
+        cache: the folder of downloads; None: the usual one.
+
     >>> describe(lookup("elmo_2x2048_256_2048cnn_1xhighway"), "/nowhere")["parameters"]
     28027728
     """

@@ -82,7 +82,13 @@ def warnings_reported(report: Report) -> Iterator[None]:
 
 
 def save(folder: Path, model: "keras.Model", bundle: bundles.Bundle, origin: dict) -> None:
-    """Writes a model folder of the cache, with its origin in source.json."""
+    """Writes a model folder of the cache, with its origin in source.json.
+
+    Args:
+        folder: to write.
+        model, bundle: of the model.
+        origin: of its weights, as JSON.
+    """
     from keras_ctxrep import saving  # heavy, and not needed before
 
     with atomic_folder(folder) as new:
