@@ -11,16 +11,14 @@ from keras_ctxrep.models.families import FAMILIES
 ROOT = Path(__file__).parents[1]
 TASK_BRANCHES = {
     ("keras_ctxrep/text/bundle.py", "{'tag': {'words': True}, 'answer': {'windows': True}}"): "bundles of format 1",
-    ("keras_ctxrep/cli/vectors.py", "tasks.get('classify')"): "texts of a table for `embed`, which are of any task",
-    ("keras_ctxrep/inference/model.py", "self.bundle.task == 'embed'"): "an encoder",
-    ("keras_ctxrep/inference/model.py", "answering.bundle.task == 'embed'"): "an encoder",
+    ("keras_ctxrep/commands/embed.py", "tasks.get('classify')"): "texts of a table, which are of any task",
+    ("keras_ctxrep/text/bundle.py", "self.task == 'embed'"): "an encoder",
 }
 FAMILY_BRANCHES = {
     ("keras_ctxrep/convert/allennlp.py", "bundle.family != 'elmo'"): "the format holds a biLM",
     ("keras_ctxrep/convert/bert.py", "FAMILIES['bert']"): "the formats hold a BERT",
-    ("keras_ctxrep/cli/training.py", "family == 'static'"): "another recipe, with other options",
     (
-        "keras_ctxrep/cli/training.py",
+        "keras_ctxrep/commands/pretrain.py",
         "(family, name) != ('bert', 'adagrad')",
     ): "an optimizer that a family does not have",
 }
@@ -47,7 +45,8 @@ TABLES = {
     "keras_ctxrep/options.py": "FAMILY_TITLES",
     "keras_ctxrep/recipes/pretraining.py": "_RECIPES",
     "keras_ctxrep/recipes/preparing.py": "_PLANS",
-    "keras_ctxrep/cli/training.py": "PREPARED",
+    "keras_ctxrep/commands/prepare.py": "KINDS and _WITHOUT",
+    "keras_ctxrep/commands/pretrain.py": "KINDS",
     "keras_ctxrep/zoo/entries.py": "_SIZES and _PARAMETERS",
 }
 

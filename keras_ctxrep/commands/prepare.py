@@ -20,6 +20,9 @@ The shards are the same for any number of processes and any runner, and the same
 interrupted preparation."""
 
 
+_WITHOUT = {"elmo": ("max_length",)}  # a biLM's sentences are kept whole
+
+
 @dataclass(frozen=True)
 class Prepare(Preparation, Command[dict]):
     """Split a text once, and for BERT mask it, into shards that `pretrain` reads.
@@ -47,7 +50,7 @@ class Prepare(Preparation, Command[dict]):
 
     @classmethod
     def without(cls, family: str | None) -> Collection[str]:
-        return () if family == "bert" else ("max_length",)  # a biLM's sentences are kept whole
+        return _WITHOUT.get(str(family), ())
 
     def run(self) -> dict:
         from keras_ctxrep.recipes.preparing import run
