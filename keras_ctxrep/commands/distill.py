@@ -46,7 +46,7 @@ class Distill(Finetunes, Distillation, Command[list[dict]]):
         model=True,
         metavar="FOLDER",
     )
-    report: Callable[[dict], object] | None = in_python()
+    report: Callable[[dict], None] | None = in_python()
     announce: Callable[[str], object] | None = in_python()
     task_options: Options | Mapping[str, Any] | None = in_python()
 
@@ -91,7 +91,7 @@ class DistillEncoder(ShowsLength, EncoderDistillation, Command[list[dict]]):
     teacher: str | Path = argument(TEACHER, model=True)
     corpus: Any = text_files()
     out: str | Path = model_folder()
-    report: Callable[[dict], object] | None = in_python()
+    report: Callable[[dict], None] | None = in_python()
 
     @classmethod
     def defaults(cls, family: str | None) -> Mapping[str, str]:
@@ -138,7 +138,7 @@ class DistillStatic(ShowsLength, StaticDistillation, Command[list[dict]]):
     teacher: str | Path = argument(TEACHER, model=True)
     corpus: Any = text_files()
     out: str | Path = model_folder()
-    report: Callable[[dict], object] | None = in_python()
+    report: Callable[[dict], None] | None = in_python()
     static: bool = argument("a table of vectors of word pieces, instead of a BERT, in minutes", True, "--static")
 
     @classmethod

@@ -51,7 +51,7 @@ class Glue(Finetuning, Command[list]):
     )
     rows: int | None = argument("learn from N random rows of each set", None, "--rows", least=1, metavar="N")
     seeds: int = argument("runs of each set, from --seed on", 1, "--seeds", least=1, metavar="N")
-    report: Callable[[dict], object] | None = in_python()
+    report: Callable[[dict], None] | None = in_python()
     announce: Callable[[str], object] | None = in_python()
 
     @classmethod

@@ -73,7 +73,7 @@ class Pretrain(ShowsLength, Pretraining, Command[list[dict]]):
     family: str = in_python(MISSING)  # "elmo", "bert" or "lm"
     corpus: Any = text_files("text files, or but for lm a folder that `prepare` wrote")
     out: str | Path = model_folder()
-    report: Callable[[dict], object] | None = in_python()
+    report: Callable[[dict], None] | None = in_python()
     callbacks: Sequence = in_python(())  # of Keras
 
     @classmethod
@@ -120,7 +120,7 @@ class PretrainStatic(ShowsLength, StaticPretraining, Command[list[dict]]):
 
     corpus: Any = text_files()
     out: str | Path = model_folder()
-    report: Callable[[dict], object] | None = in_python()
+    report: Callable[[dict], None] | None = in_python()
 
     @classmethod
     def defaults(cls, family: str | None) -> Mapping[str, str]:
