@@ -23,6 +23,8 @@ release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
 templates_path = ["_templates"]  # of the pages of modules and classes, which are made in reference/api/modules
 autosummary_ignore_module_all = False
+for page in (ROOT / "docs" / "reference" / "api" / "modules").glob("*.rst"):
+    page.unlink()  # of a module or a class that is no longer there
 myst_heading_anchors = 3  # for links to page.md#a-heading
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_inherit_docstrings = False
