@@ -40,6 +40,9 @@ class Vectors:
         l2: L2 penalty on the weights of the mixes.
         marks: number of marked spans per text; an indicator embedding of 100 values (He et al. 2017, section 3.1,
             https://aclanthology.org/P17-1044/) is concatenated with the vectors; 0: none.
+
+    >>> Vectors(mix="top").marks
+    0
     """
 
     extra_embeddings: keras.Model | None = None

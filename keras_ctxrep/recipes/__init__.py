@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keras_ctxrep.recipes.benchmarking import glue
+    from keras_ctxrep.recipes.benchmarking import Selection, glue
     from keras_ctxrep.recipes.comparing import compare
     from keras_ctxrep.recipes.converting import convert
     from keras_ctxrep.recipes.distilling import distill
     from keras_ctxrep.recipes.embedding import embed
     from keras_ctxrep.recipes.encoder_distilling import distill_encoder
     from keras_ctxrep.recipes.exporting import export
-    from keras_ctxrep.recipes.finetuning import finetune
+    from keras_ctxrep.recipes.finetuning import Observers, finetune
     from keras_ctxrep.recipes.generating import generate
     from keras_ctxrep.recipes.indexing import ask, index, open_index
     from keras_ctxrep.recipes.predicting import predict
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from keras_ctxrep.recipes.scoring import score, score_sentences
     from keras_ctxrep.recipes.static_distilling import distill_static
     from keras_ctxrep.recipes.static_pretraining import pretrain_static
-    from keras_ctxrep.recipes.sweeping import sweep
+    from keras_ctxrep.recipes.sweeping import Experiment, sweep
 
 __all__ = [
+    "Experiment",
+    "Observers",
+    "Selection",
     "again",
     "ask",
     "compare",
@@ -51,6 +54,9 @@ __all__ = [
 ]
 
 _MODULES = {  # imported when a function is first used: predictions with a .tflite file need no TensorFlow
+    "Experiment": "sweeping",
+    "Observers": "finetuning",
+    "Selection": "benchmarking",
     "ask": "indexing",
     "compare": "comparing",
     "convert": "converting",
