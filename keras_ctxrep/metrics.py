@@ -6,8 +6,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_ctxrep.layers.layer import Configured
-
 __all__ = ["Accuracy", "Perplexity", "SpanF1"]
 
 
@@ -51,7 +49,7 @@ class Accuracy(keras.metrics.SparseCategoricalAccuracy):
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class SpanF1(Configured, keras.metrics.Metric):
+class SpanF1(keras.metrics.Metric):
     """F1 of the spans that tags in IOB2 mark, of all batches together: a span counts if type, begin and end are right.
 
     Tjong Kim Sang & De Meulder 2003, https://aclanthology.org/W03-0419/; as lenient as conlleval, as `Tag`'s figure.
@@ -72,8 +70,6 @@ class SpanF1(Configured, keras.metrics.Metric):
     >>> round(float(metric.result()), 4)
     0.6667
     """
-
-    fields = ("labels",)
 
     def __init__(self, labels: Sequence[str], name: str = "span_f1", **kwargs):
         super().__init__(name=name, **kwargs)  # pyright: ignore[reportCallIssue]
@@ -115,6 +111,9 @@ class SpanF1(Configured, keras.metrics.Metric):
 
     def result(self) -> Any:
         return 2 * self.right / ops.maximum(self.predicted + self.true, 1)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"labels": self.labels}
 
 
 def _counted(sample_weight):

@@ -30,7 +30,7 @@ from keras_ctxrep.recipes.reading import read
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.training.runs import NAME, finished
 
-__all__ = ["Cell", "glue", "results_table"]
+__all__ = ["Cell", "Selection", "glue", "results_table"]
 
 RESULTS, MARKDOWN, PAGE, LOG = "glue.json", "glue.md", "glue.html", "log.jsonl"
 SUBMISSION = "submission"  # folder and .zip

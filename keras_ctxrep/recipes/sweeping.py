@@ -22,7 +22,7 @@ from keras_ctxrep.training import checkpoints
 from keras_ctxrep.training.runs import NAME, check_replaceable, finished
 from keras_ctxrep.training.strategy import choose, several_workers
 
-__all__ = ["sweep"]
+__all__ = ["Experiment", "sweep"]
 
 TABLE = "sweep.tsv"
 _FOLDER = "sweep"  # of the runs, in the model folder
