@@ -1,6 +1,7 @@
 """The table of `ctxrep compare`."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_tflite import compare, quantize
 
 
-def engine(name, path, values):
+def engine(name, path, values) -> Any:
     """A regressor that answers a text by its number of words."""
     bundle = Bundle("static", "regress", {"words": 1, "width": 1, "lowercase": True, "buckets": 0}, 8, vocab=("<UNK>",))
     predictor = Predictor(bundle, lambda batch: {"logits": [[values[m.sum() - 1]] for m in batch["mask"]]})
@@ -68,7 +69,8 @@ def test_latencies_by_length(tmp_path, monkeypatch):
     clock = iter(np.cumsum([0.0, 0.001, 0.0, 0.003, 0.0, 0.01]))
     monkeypatch.setattr(compare.time, "perf_counter", lambda: next(clock))
     examples = [Example("x " * size) for size in (3, 16, 40)]
-    rows = compare.compare([SimpleNamespace(name="only", path=tmp_path, answer=predictor)], examples)
+    only: Any = SimpleNamespace(name="only", path=tmp_path, answer=predictor)
+    rows = compare.compare([only], examples)
     assert rows[0]["lengths"] == [
         {"tokens": 16, "texts": 2, "p50": pytest.approx(2.0), "p95": pytest.approx(2.9)},
         {"tokens": 64, "texts": 1, "p50": pytest.approx(10.0), "p95": pytest.approx(10.0)},
