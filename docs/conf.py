@@ -94,7 +94,7 @@ def generated(app, page: str, source: list[str]) -> None:
             for words in ([name], *([name, *kind] for kind in kinds)):
                 with redirect_stdout(StringIO()) as printed, suppress(SystemExit):
                     main([*words, "--help"])
-                heading = f"{'#' * (1 + len(words))} ctxrep {' '.join(words)}"
+                heading = f"{'#' * min(1 + len(words), 3)} ctxrep {' '.join(words)}"
                 source[0] += f"\n{heading}\n\n```text\n{printed.getvalue()}```\n"
     if page == "reference/models":
         source[0] += "\n| name | parameters | casing | licence | source | |\n|---|---|---|---|---|---|\n"

@@ -20,6 +20,7 @@ class Convert(Command[str]):
 
     With --from, reads published weights and writes a model folder; with --to, reads a model folder and writes
     the published format, and prints which heads were there.
+
       allennlp     the options.json and hdf5 of AllenNLP and bilm-tf: ELMo
       google       bert_config.json and a TensorFlow 1 checkpoint: BERT
       huggingface  config.json and safetensors of `transformers`: BERT

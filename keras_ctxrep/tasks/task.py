@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any, Self
 
 from keras_ctxrep.checks import warn
-from keras_ctxrep.tasks.abilities import Distillable, InGraph, LabelsWords, Query, Searches
+from keras_ctxrep.tasks.abilities import Distillable, InGraph, LabelsWords, Searches
+from keras_ctxrep.tasks.abilities import Query as Query
 from keras_ctxrep.tasks.answering import Answering
-from keras_ctxrep.tasks.evaluation import Evaluation, EvaluationReport, Metrics
+from keras_ctxrep.tasks.evaluation import Evaluation, Metrics
+from keras_ctxrep.tasks.evaluation import EvaluationReport as EvaluationReport
 from keras_ctxrep.tasks.learning import LABEL_TYPE, Learning
 from keras_ctxrep.text.bundle import Bundle
 
 __all__ = [
     "Distillable",
-    "EvaluationReport",
     "InGraph",
     "LabelsWords",
     "Metrics",
-    "Query",
     "Searches",
     "Task",
     "pair_problem",
