@@ -12,6 +12,7 @@ from keras_ctxrep.options import BOUNDS, Options, unknown_option
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Result = TypeVar("Result", covariant=True)
 FOLDER = "a model folder, or a name of `ctxrep zoo list` that is here"
 ENCODER = "a model folder, a SavedModel, a .tflite file of an encoder, or a name of `ctxrep zoo list`"
 
@@ -127,8 +128,8 @@ def help_of(command: type[Command]) -> tuple[str, str]:
     return first[0].lower() + first[1:].rstrip("."), description or first
 
 
-class _Runs(Protocol[R]):
-    def run(self) -> R: ...
+class _Runs(Protocol[Result]):
+    def run(self) -> Result: ...
 
 
 def function(command: Callable[P, _Runs[R]], name: str) -> Callable[P, R]:
