@@ -59,6 +59,7 @@ FOUND = 3  # hits among which the right one has to be
 QUESTIONS = {
     "make the network smaller for a phone": ("keras_ctxrep_tflite.quantize", "keras_ctxrep.commands.tflite"),
     "let a little student learn from a big teacher": (
+        "keras_ctxrep.commands.distill",
         "keras_ctxrep.recipes.distilling",
         "keras_ctxrep.recipes.encoder_dist",
     ),
@@ -356,9 +357,8 @@ def _engines(out: Path, test: list[Tagged]) -> dict:
     page.write_page(files[1], out / "page")
     names = ("Keras", "SavedModel, raw strings", "TFLite float32", "TFLite int8")
     engines = [open_model(path) for path in (folder, serving, *files)]
-    for engine, name in zip(engines, names, strict=True):
-        engine.name = name
     rows = compare.compare(engines, test)
+    rows = [row | {"engine": name} for row, name in zip(rows, names, strict=True)]
     print(_table(compare.engines_table(rows)))
 
     texts = [list(example.words) for example in test]
