@@ -332,16 +332,16 @@ class _Recipe(NamedTuple):
 
 
 _RECIPES = {
-    "bert": _Recipe(
-        _masked_modelling,
-        ("read_words", "unroll", "samples", "optimizer", "units"),
-        "read_words, unroll, samples and adagrad are for ELMo, units for lm",
-    ),
     "elmo": _Recipe(
         _language_modelling,
         ("whole_words", "cased", "next_sentence", "units"),
         "whole_words, cased and next_sentence are for BERT: a biLM masks nothing and reads characters as they are, or "
         "words with read_words in place of units",
+    ),
+    "bert": _Recipe(
+        _masked_modelling,
+        ("read_words", "unroll", "samples", "optimizer", "units"),
+        "read_words, unroll, samples and adagrad are for ELMo, units for lm",
     ),
     "lm": _Recipe(
         _causal_modelling,
