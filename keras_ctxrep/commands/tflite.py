@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any, Self
 
 from keras_ctxrep import options
 from keras_ctxrep.commands.command import FOLDER, Command, Usage, argument, function, in_python
@@ -85,6 +86,15 @@ class Tflite(options.Tflite, Command[Quantized]):
             raise Usage("--out FILE.tflite or --web FOLDER is needed; --litertjs is for --web")
         if self.data is None and self.max_drop != options.Tflite.max_drop:
             raise Usage("--max-drop is for --data")
+
+    @classmethod
+    def from_flags(cls, values: dict[str, Any]) -> Self:
+        def report(rows: list[dict], picture: Path) -> None:
+            from keras_ctxrep_tflite import acceptance
+
+            print(f"{table(acceptance.layers_table(rows))}\n{picture}: the same as a picture")
+
+        return super().from_flags(values | {"report": report})
 
     def run(self) -> Quantized:
         from keras_ctxrep import zoo

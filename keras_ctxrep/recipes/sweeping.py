@@ -187,7 +187,7 @@ class _SeededRun:
 
     def train(self, observers: Observers) -> None:
         try:
-            Run(**self._arguments).train(replace(observers, announce=None))
+            _train(replace(observers, announce=None), **self._arguments)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from error
         gc.collect()  # the model, whose parts refer to each other
@@ -198,6 +198,10 @@ class _SeededRun:
         metric = next(name for name in history[0] if name.startswith("val_"))
         name = metric.removeprefix("val_")
         return name, self.task.best(name, (entry[metric] for entry in history))
+
+
+def _train(observers: Observers, **arguments: Any) -> None:
+    Run(**arguments).train(observers)
 
 
 def _as_file_name(name: str) -> str:
