@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from keras_ctxrep.commands.answering import Answering
 from keras_ctxrep.commands.command import ENCODER, argument
 from keras_ctxrep.commands.search import hit_content, open_index
-from keras_ctxrep.commands.work.answering import Answering
 
 if TYPE_CHECKING:
     from keras_ctxrep.inference.model import Model

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from keras_ctxrep.commands.answering import Answering
 from keras_ctxrep.commands.command import argument
-from keras_ctxrep.commands.work.answering import Answering
 
 __all__ = ["Fill"]
 

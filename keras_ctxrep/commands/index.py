@@ -74,8 +74,8 @@ class Index(options.Indexing, Command[int]):
         print_line(f"{self.out}: {count:,} rows")
 
     def run(self) -> int:
-        from keras_ctxrep.commands.work import passages
         from keras_ctxrep.inference.model import Model, load
+        from keras_ctxrep.recipes import passages
         from keras_ctxrep.text import files, index_files, search
         from keras_ctxrep.version import install_hint
 

@@ -87,7 +87,7 @@ class Score(Scoring, Command[Any]):
 
             words = WordTable(self.folder)
             return words.score_analogies(self.analogies) if self.analogies else words.score_pairs(str(self.word_pairs))
-        from keras_ctxrep.commands.work import scoring
+        from keras_ctxrep.recipes import scoring
 
         if self.lm:
             from keras_ctxrep.text.corpus import documents
@@ -98,9 +98,9 @@ class Score(Scoring, Command[Any]):
 
     def _score(self, data: Any) -> dict:
         from keras_ctxrep import tasks
-        from keras_ctxrep.commands.work import scoring
         from keras_ctxrep.inference.engines import open_model
         from keras_ctxrep.inference.predictor import Predictor
+        from keras_ctxrep.recipes import scoring
         from keras_ctxrep.text.files import TABLES, suffix
 
         folder: Any = self.folder

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_ctxrep import options
+from keras_ctxrep.commands.answering import Answering
 from keras_ctxrep.commands.command import ENCODER, argument
-from keras_ctxrep.commands.work.answering import Answering
 
 if TYPE_CHECKING:
     from keras_ctxrep.text.search import Encoder, Index

@@ -71,8 +71,8 @@ class Serve(Command[None]):
         replace(self, announce=announce, report=lambda line: print_error(f"ctxrep: {line}")).run()
 
     def run(self) -> None:
-        from keras_ctxrep.commands.work.serving import Source, http_server, listening
         from keras_ctxrep.inference.server import Versions
+        from keras_ctxrep.recipes.serving import Source, http_server, listening
 
         source = Source(self.path, self.name)
         versions = Versions(source.name)

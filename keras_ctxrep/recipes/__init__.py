@@ -24,7 +24,7 @@ from keras_ctxrep.commands.train import finetune
 from keras_ctxrep.deprecated import move_modules
 
 if TYPE_CHECKING:
-    from keras_ctxrep.commands.work.scoring import score_sentences
+    from keras_ctxrep.recipes.scoring import score_sentences
     from keras_ctxrep.recipes.sweeping import sweep
 
 __all__ = [
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 _MODULES = {  # imported when the function is first used
-    "score_sentences": "keras_ctxrep.commands.work.scoring",
+    "score_sentences": "keras_ctxrep.recipes.scoring",
     "sweep": "keras_ctxrep.recipes.sweeping",
 }
 
@@ -65,11 +65,9 @@ move_modules(
         "embedding": "keras_ctxrep.commands.embed",
         "exporting": "keras_ctxrep.commands.export",
         "generating": "keras_ctxrep.commands.generate",
-        "indexing": tuple(f"keras_ctxrep.commands.{name}" for name in ("ask", "index", "search", "work.passages")),
+        "indexing": (*(f"keras_ctxrep.commands.{name}" for name in ("ask", "index", "search")), f"{__name__}.passages"),
         "predicting": "keras_ctxrep.commands.predict",
         "quantizing": "keras_ctxrep.commands.tflite",
-        "scoring": ("keras_ctxrep.commands.score", "keras_ctxrep.commands.work.scoring"),
-        "serving": ("keras_ctxrep.commands.serve", "keras_ctxrep.commands.work.serving"),
     },
 )
 

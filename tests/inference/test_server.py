@@ -14,7 +14,7 @@ import pytest
 from keras_ctxrep.inference.server import Limits, Served, Versions
 
 pytest.importorskip("uvicorn", reason="Uvicorn is missing: pip install '.[serve]'")
-from keras_ctxrep.commands.work.serving import http_server
+from keras_ctxrep.recipes.serving import http_server
 
 STRINGS = {"dtype": "string", "shape": [-1]}
 SIGNATURES = {

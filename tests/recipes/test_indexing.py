@@ -9,8 +9,8 @@ import pytest
 import keras_ctxrep as ctx
 from keras_ctxrep import recipes
 from keras_ctxrep.commands.index import delete
-from keras_ctxrep.commands.work import passages as splitting
 from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.recipes import passages as splitting
 from keras_ctxrep.text import search
 from keras_ctxrep.text.search import Index
 from tests import tiny

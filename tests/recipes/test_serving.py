@@ -18,10 +18,10 @@ import pytest
 
 from keras_ctxrep.cli import main
 from keras_ctxrep.commands.serve import serve
-from keras_ctxrep.commands.work.serving import http_server, opened
 from keras_ctxrep.inference import client, keras_engine
 from keras_ctxrep.inference.client import Target
 from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.recipes.serving import http_server, opened
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import quantize

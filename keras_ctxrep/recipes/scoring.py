@@ -12,6 +12,7 @@ import numpy as np
 from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.checks import of_kind, warn
+from keras_ctxrep.deprecated import moved
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import elmo, lm
@@ -35,6 +36,8 @@ from keras_ctxrep.text.pretraining import (
 from keras_ctxrep.text.tokens import split_words
 from keras_ctxrep.text.units import token_batch
 from keras_ctxrep.training import fit, pipeline
+
+__getattr__ = moved(__name__, "keras_ctxrep.commands.score")
 
 __all__ = ["score_sentences"]
 

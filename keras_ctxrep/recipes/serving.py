@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_ctxrep import zoo
 from keras_ctxrep.checks import first_line
+from keras_ctxrep.deprecated import moved
 from keras_ctxrep.inference.client import OUTPUTS
 from keras_ctxrep.inference.server import Limits, Served, Versions, application
 from keras_ctxrep.inference.silence import start_tensorflow
@@ -20,6 +21,8 @@ from keras_ctxrep.version import install_hint
 
 if TYPE_CHECKING:
     import uvicorn
+
+__getattr__ = moved(__name__, "keras_ctxrep.commands.serve")
 
 __all__ = ["http_server", "opened"]
 
