@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from keras_ctxrep.commands.command import Command, Group, Usage, argument, function, in_python
-from keras_ctxrep.commands.pretrain import MINUTES, ShowsLength, model_folder, text_files
-from keras_ctxrep.commands.printing import print_error, print_evaluation
-from keras_ctxrep.commands.train import DEV, DEV_HELP, Finetunes, file_or_fraction
+from keras_ctxrep.commands.command import Group, Usage, argument, function, in_python
+from keras_ctxrep.commands.pretrain import MINUTES, LearnsFromText, model_folder, text_files
+from keras_ctxrep.commands.train import DEV_HELP, Finetunes, file_or_fraction
 from keras_ctxrep.options import Distillation, EncoderDistillation, Options, StaticDistillation
 
 __all__ = ["Distill", "DistillEncoder", "DistillStatic", "distill", "distill_encoder", "distill_static"]
@@ -17,7 +16,7 @@ TEACHER = "a model folder that was fine-tuned; with --corpus any BERT"
 
 
 @dataclass(frozen=True)
-class Distill(Finetunes, Distillation, Command[list[dict]]):
+class Distill(Finetunes, Distillation):
     """Fine-tune a student on the labels of some data and on the outputs of a fine-tuned teacher.
 
     Notes:
@@ -54,7 +53,7 @@ class Distill(Finetunes, Distillation, Command[list[dict]]):
     def from_flags(cls, values: dict[str, Any]) -> Self:
         if "data" not in values:
             raise Usage("give --data, labelled examples of a fine-tuned teacher, or --corpus, text")
-        return super().from_flags({"dev": DEV} | values | {"report": print_evaluation, "announce": print_error})
+        return super().from_flags(values)
 
     def run(self) -> list[dict]:
         from keras_ctxrep.recipes.distilling import Distilling
@@ -68,7 +67,7 @@ class Distill(Finetunes, Distillation, Command[list[dict]]):
 
 
 @dataclass(frozen=True)
-class DistillEncoder(ShowsLength, EncoderDistillation, Command[list[dict]]):
+class DistillEncoder(LearnsFromText, EncoderDistillation):
     """Teach a smaller BERT the vectors of a larger one, from text without labels.
 
     Notes:
@@ -97,12 +96,6 @@ class DistillEncoder(ShowsLength, EncoderDistillation, Command[list[dict]]):
     def defaults(cls, family: str | None) -> Mapping[str, str]:
         return {"minutes": f"{MINUTES:g}, unless --steps is given"}
 
-    @classmethod
-    def from_flags(cls, values: dict[str, Any]) -> Self:
-        if not {"steps", "minutes"} & values.keys():
-            values["minutes"] = MINUTES
-        return super().from_flags(values | {"report": print_evaluation})
-
     def run(self) -> list[dict]:
         from keras_ctxrep.recipes.encoder_distilling import run
 
@@ -110,7 +103,7 @@ class DistillEncoder(ShowsLength, EncoderDistillation, Command[list[dict]]):
 
 
 @dataclass(frozen=True)
-class DistillStatic(ShowsLength, StaticDistillation, Command[list[dict]]):
+class DistillStatic(LearnsFromText, StaticDistillation):
     """Make a table of static vectors of an encoder's word pieces, and teach it the encoder's vectors of sentences.
 
     Notes:
@@ -140,10 +133,6 @@ class DistillStatic(ShowsLength, StaticDistillation, Command[list[dict]]):
     out: str | Path = model_folder()
     report: Callable[[dict], None] | None = in_python()
     static: bool = argument("a table of vectors of word pieces, instead of a BERT, in minutes", True, "--static")
-
-    @classmethod
-    def from_flags(cls, values: dict[str, Any]) -> Self:
-        return super().from_flags(values | {"report": print_evaluation})
 
     def run(self) -> list[dict]:
         from keras_ctxrep.recipes.static_distilling import run

@@ -34,17 +34,23 @@ def model_folder() -> Any:
     return argument("the model folder to write", flag="--out", metavar="FOLDER")
 
 
-class ShowsLength:
-    """Prints how long a run was."""
+class LearnsFromText(Command[list[dict]]):
+    """What the commands share that learn from text: the length of a run unless it is given, and what is printed."""
 
     out: str | Path
+
+    @classmethod
+    def from_flags(cls, values: dict[str, Any]) -> Self:
+        if "minutes" in cls.__dataclass_fields__ and not {"steps", "minutes"} & values.keys():
+            values["minutes"] = MINUTES
+        return super().from_flags(values | {"report": print_evaluation})
 
     def show(self, result: list[dict]) -> None:
         print_line(f"{self.out}: {result[-1]['step']} steps, {result[-1]['minutes']:.1f} minutes")
 
 
 @dataclass(frozen=True)
-class Pretrain(ShowsLength, Pretraining, Command[list[dict]]):
+class Pretrain(LearnsFromText, Pretraining):
     """Pretrain a biLM, a BERT encoder or a language model in one direction from text files.
 
     Notes:
@@ -81,12 +87,6 @@ class Pretrain(ShowsLength, Pretraining, Command[list[dict]]):
         rates = (f"{name} {rate:g}" for name, rate in cls.RATES.items() if (family, name) != ("bert", "adagrad"))
         return {"minutes": f"{MINUTES:g}, unless --steps is given", "learning_rate": ", ".join(rates)}
 
-    @classmethod
-    def from_flags(cls, values: dict[str, Any]) -> Self:
-        if not {"steps", "minutes"} & values.keys():
-            values["minutes"] = MINUTES
-        return super().from_flags(values | {"report": print_evaluation})
-
     def run(self) -> list[dict]:
         from keras_ctxrep.recipes.pretraining import run
 
@@ -94,7 +94,7 @@ class Pretrain(ShowsLength, Pretraining, Command[list[dict]]):
 
 
 @dataclass(frozen=True)
-class PretrainStatic(ShowsLength, StaticPretraining, Command[list[dict]]):
+class PretrainStatic(LearnsFromText, StaticPretraining):
     """Learn static word vectors from text files.
 
     Notes:
@@ -125,10 +125,6 @@ class PretrainStatic(ShowsLength, StaticPretraining, Command[list[dict]]):
     @classmethod
     def defaults(cls, family: str | None) -> Mapping[str, str]:
         return {"learning_rate": "of skipgram 0.025, of cbow 0.05, with --adagrad 0.1"}
-
-    @classmethod
-    def from_flags(cls, values: dict[str, Any]) -> Self:
-        return super().from_flags(values | {"report": print_evaluation})
 
     def run(self) -> list[dict]:
         from keras_ctxrep.recipes.static_pretraining import run

@@ -34,7 +34,7 @@ def _tasks() -> tuple[str, ...]:
     return tuple(tasks.TASKS)
 
 
-class Finetunes:
+class Finetunes(Command[list]):
     """What `train` and `distill` share."""
 
     data: Any
@@ -55,6 +55,10 @@ class Finetunes:
 
         return {f"{name}: ": task.Options for name, task in tasks.TASKS.items()}
 
+    @classmethod
+    def from_flags(cls, values: dict[str, Any]) -> Self:
+        return super().from_flags({"dev": DEV} | values | {"report": print_evaluation, "announce": print_error})
+
     def show_best(self, history: list[dict]) -> None:
         """Prints the best value of the metric that chose the weights."""
         from keras_ctxrep import tasks
@@ -70,7 +74,7 @@ class Finetunes:
 
 
 @dataclass(frozen=True)
-class Train(Finetunes, Finetuning, Command[list]):
+class Train(Finetunes, Finetuning):
     """Fine-tune an encoder for a task.
 
     Notes:
@@ -144,10 +148,6 @@ class Train(Finetunes, Finetuning, Command[list]):
             "Files are .tsv or .csv with a header, .jsonl, .parquet, CoNLL columns, SQuAD's JSON, also compressed, or\n"
             "tfds:NAME:SPLIT."
         )
-
-    @classmethod
-    def from_flags(cls, values: dict[str, Any]) -> Self:
-        return super().from_flags({"dev": DEV} | values | {"report": print_evaluation, "announce": print_error})
 
     def run(self) -> list:
         if self.sweep is not None or self.seeds is not None:
