@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_ctxrep import saving
 from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import google, weights
+from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.models import bert
 from keras_ctxrep.training import strategy
 
@@ -162,7 +163,7 @@ def test_the_toy_checkpoint(tiny, rng):
 @needs_data
 def test_the_variables_of_a_real_checkpoint():
     """Its index alone is there: 206 names and shapes, none left over on either side."""
-    options = google.Options(REAL / "bert_config.json")
+    options = SourceOptions(REAL / "bert_config.json")
     expected = {name: tuple(shape) for name, shape in tf.train.list_variables(str(REAL / "bert_model.ckpt"))}
     shapes = {tensor.name: tensor.shape for tensor in google.weight_map(google.common.config(options, pooler=True))}
     assert len(expected) == 206 and shapes == expected

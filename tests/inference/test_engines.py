@@ -18,7 +18,8 @@ class File(Engine):
 
     def __init__(self, task):
         self.name, self.path = "export", Path(f"{task}.tflite")
-        self.bundle = replace(tiny.bundle("embed"), task=task)
+        family = "lm" if task == "causal_language_model" else "bert"
+        self.bundle = replace(tiny.bundle("embed"), family=family, task=task)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_layers_are_unfrozen_from_the_top(rows, models, tmp_path, monkeypatch):
     monkeypatch.setattr(
         training_fit,
         "fit",
-        lambda *args, **more: starts.append(args[5].arguments["starts"]) or fit(*args, **more),
+        lambda *args, **more: starts.append(args[4].arguments["starts"]) or fit(*args, **more),
     )
     options = {"batch_size": 8, "unfreeze": 0.2, "learning_rate": 1e-3, "evaluations": 1}
     with warnings.catch_warnings(record=True) as caught:

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from keras_ctxrep import recipes, saving, tasks
-from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.tasks.reading import Record
 from keras_ctxrep.tasks.semantic_roles import Roles
@@ -153,7 +152,7 @@ def test_every_engine(trained, tmp_path):
     assert recipes.score(trained, examples)["span_f1"] > 0.95
     model, bundle = saving.load(trained)
     assert bool(bundle.stack) == ("token_ids" not in model.input) == ("marks" in model.input)
-    predict = keras_engine.answer(trained)
+    predict = open_model(trained).answer
     expected = predict.ask(examples)
     quantize.convert(trained, tmp_path / "a.tflite", "dynamic", (16, 32))
     saved_model.export(model, bundle, tmp_path / "served")
@@ -196,10 +195,10 @@ def test_lines(models, tflite_in_process, tmp_path):
         ["rain"],
     ]
     raw = "\n".join(map(json.dumps, lines)).encode() + b"\nrain is snow\n"
-    answers = list(keras_engine.answer(tmp_path / "m").lines(io.BytesIO(raw)))
+    answers = list(open_model(tmp_path / "m").answer.lines(io.BytesIO(raw)))
     assert ["error" in answer for answer in answers] == [False, False, True, True, True, True]
     assert "[begin, end)" in answers[2]["error"] and "not JSON" in answers[5]["error"]
     with pytest.raises(ValueError, match="reads 1 marked spans"):
-        keras_engine.answer(tmp_path / "m")(["rain is snow"])
+        open_model(tmp_path / "m").answer(["rain is snow"])
     quantize.convert(tmp_path / "m", tmp_path / "m.tflite", lengths=(8,))
     assert len(runtime.load(tmp_path / "m.tflite")(["rain is snow"], marks=[[(5, 7)]])[0]["words"]) == 3

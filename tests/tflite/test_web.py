@@ -193,7 +193,7 @@ def test_the_folder_loads_litert_from_a_cdn_or_from_itself(files, tmp_path):
 )
 def test_the_page_says_what_the_model_does(task, labels, title, facts):
     html = (page.WEB / "index.html").read_text(encoding="utf-8")
-    text = page._described(html, Bundle("bert", task, {}, 8, labels))
+    text = page._described(html, Bundle("lm" if task == "causal_language_model" else "bert", task, {}, 8, labels))
     assert f"<title>{title}</title>" in text and f"<h1>{title}</h1>" in text
     assert f"{facts} The text stays on this machine" in text
 
