@@ -623,7 +623,7 @@ class Distillation(Finetuning):
 class EncoderDistillation(Training):
     """Options of `recipes.distill_encoder`."""
 
-    LOSSES = ("words", "relations", "hidden", "texts")
+    LOSSES = ("words", "relations", "hidden", "texts", "masked_words", "next_sentence")
 
     layers: str | None = option(
         None,
@@ -653,7 +653,8 @@ class EncoderDistillation(Training):
     learn: Sequence = option(
         ("words", "texts"),
         "what is matched: vectors of words, the cosines between them (relations), vectors of words in all layers "
-        "(hidden), vectors of texts and the cosines between them",
+        "(hidden), vectors of texts and the cosines between them; and what BERT's pretraining learns, which gives the "
+        "student its heads: masked_words, and with it next_sentence",
         "schedule",
         metavar="NAME",
         nargs="+",
@@ -673,6 +674,8 @@ class EncoderDistillation(Training):
             raise ValueError(f"learn={unknown[0]!r}: one of {', '.join(self.LOSSES)}")
         if not self.learn:
             raise ValueError(f"learn is empty: name some of {', '.join(self.LOSSES)}")
+        if "next_sentence" in self.learn and "masked_words" not in self.learn:
+            raise ValueError("learn: next_sentence is learned beside masked_words; name both")
         if self.layers is not None and self.size is not None:
             raise ValueError(f"layers={self.layers!r}, size={self.size!r}: a student of a size has random layers")
         for name in ("layers", "size", "vocab_size", "embedding_width"):

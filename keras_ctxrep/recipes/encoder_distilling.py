@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers as klayers
 from keras import ops
 
@@ -21,14 +22,15 @@ from keras_ctxrep.checks import of_kind
 from keras_ctxrep.deprecated import moved
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.layers import SpanMean
-from keras_ctxrep.models import bert
+from keras_ctxrep.models import bert, families
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.options import EncoderDistillation, Options
 from keras_ctxrep.recipes import cards, corpora, distilling
 from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.corpus import sample, shuffled
+from keras_ctxrep.text.corpus import LONGEST, sample, shuffled
 from keras_ctxrep.text.features import Reads, Row, WordPieceFeatures
+from keras_ctxrep.text.pretraining import Masking, segment_pairs, single_segments
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
@@ -39,6 +41,10 @@ __getattr__ = moved(__name__, "keras_ctxrep.commands.distill")
 SHARD = 4096  # sentences whose vectors by the teacher are one file
 HELD = 1000  # sentences that the student is evaluated on
 BUFFER = 1_000_000  # sentences that are shuffled in memory, as in pretraining
+ENCODED = 20_000  # of which so many are turned into pieces at once
+PRETRAINER = "pretrainer"
+HEADS = {"masked_words": "mlm_logits", "next_sentence": "nsp_logits"}  # loss -> output of a pretrainer
+HEADS_WEIGHT = 0.2  # of these losses: their gradients are larger than those of the vectors
 Span = tuple[int, int]
 
 
@@ -57,7 +63,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     of_kind(source.bundle.features, WordPieceFeatures, error)
     if "layers" not in source.bundle.config:
         raise ValueError(error)
-    initial = None if options.init is None else saving.load_encoder(zoo.find(options.init))
+    initial = None if options.init is None else _encoder_or_pretrainer(options.init)
     if initial is not None and initial.bundle.family != source.bundle.family:
         raise ValueError(
             f"{options.init}: a model of the family {initial.bundle.family!r}; the student has to be a BERT"
@@ -71,7 +77,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     with scope(options.precision, strategy):
         start, kept = (source, numbers) if initial is None else (initial, range(initial.bundle.config["layers"]))
         model, bundle = _student(start, kept, options, lambda: _piece_counts(source.bundle, read, corpus, options))
-        learner = _learner(model, options.learn, source.bundle.config["width"])
+        learner = _learner(model, bundle, options.learn, source.bundle.config["width"])
     cache = Path(options.vectors or Path(out) / "teacher")
     levels = [number + 1 for number in numbers] if "hidden" in options.learn else [source.bundle.config["layers"]]
     valid = None if options.valid is None else Path(options.valid)
@@ -84,10 +90,16 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     def shards(epoch: int) -> Iterator[Shard]:  # the same in every epoch, so that each is read by the teacher once
         return _shards(shuffled(corpus, read, options.seed, 0, BUFFER))
 
+    def data(start: int) -> tf.data.Dataset:
+        return batches(shards, repeat=True, start=start)
+
+    validation = batches(lambda epoch: [chosen], repeat=False)
+    if bundle.task == PRETRAINER:
+        data, validation = _with_masked_pairs(data, validation, bundle, corpus, (held, read), options)
     history = fit.fit(
         learner,
-        lambda start: batches(shards, repeat=True, start=start),
-        batches(lambda epoch: [chosen], repeat=False),
+        data,
+        validation,
         loss={name: _LOSSES[name]() for name in options.learn},
         report=report,
         options=options.fit(folder=out, identity=run.identity),
@@ -97,6 +109,12 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     if options.vectors is None:
         shutil.rmtree(cache, ignore_errors=True)
     return history
+
+
+def _encoder_or_pretrainer(folder: str | Path) -> ModelFolder:
+    """A student to go on with: its encoder, and the heads of pretraining if it has them."""
+    model = saving.load(zoo.find(folder))
+    return model if model.bundle.task == PRETRAINER else model.encoder()
 
 
 def teacher_of_run(teacher: str | Path, corpus: Sequence[str | Path], out: str | Path) -> tuple[Path, ModelFolder]:
@@ -152,10 +170,14 @@ def _student(
         config |= {"vocabulary_size": len(pieces)}
     if options.embedding_width is not None:
         config |= {"embedding_width": options.embedding_width}
-    small = replace(bundle, vocab=tuple(pieces), config=config)
+    heads = [name for name in HEADS if name in options.learn]
+    if heads:
+        config |= {"pooler": "next_sentence" in heads}
+    small = replace(bundle, vocab=tuple(pieces), config=config, task=PRETRAINER if heads else "embed")
     own = saving.build(small)
+    known = {layer.name for layer in model.layers}
     for layer in own.layers:
-        if layer.weights:
+        if layer.weights and (layer.name in known or layer.name.startswith("layer_")):  # others are new heads
             name = layer.name
             if options.size is None and name.startswith("layer_"):
                 name = f"layer_{numbers[int(name.removeprefix('layer_'))]}"
@@ -293,6 +315,7 @@ _LOSSES = {
     "hidden": losses.WordDistillation,
     "relations": partial(losses.WordDistillation, relations=True),
     "texts": losses.TextDistillation,
+    **dict.fromkeys(HEADS, partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)),
 }
 
 
@@ -303,8 +326,12 @@ def _word_vectors(model: keras.Model, levels: Sequence[int]) -> tuple[dict, Any]
     return model.input | {"marks": marks}, ops.stack(means, axis=2)
 
 
-def _learner(model: keras.Model, learn: Sequence[str], width: int) -> keras.Model:
+def _learner(student: keras.Model, bundle: Bundle, learn: Sequence[str], width: int) -> keras.Model:
     """The student with one output for each of the losses, in the teacher's width."""
+    model = student
+    if bundle.task == PRETRAINER:
+        encoder = families.encoder_of(student, bundle.family, bundle.config)
+        model = saving.finish(encoder, bundle.of_encoder())
     top = len(model.output["layers"]) - 1
     inputs, words = _word_vectors(model, range(1, top + 1) if "hidden" in learn else [top])
     texts = model.output["vector"]
@@ -312,7 +339,15 @@ def _learner(model: keras.Model, learn: Sequence[str], width: int) -> keras.Mode
         words = klayers.Dense(width, name="word_projection")(words)
         texts = klayers.Dense(width, name="text_projection")(texts)
     outputs = {"words": words[:, :, -1:], "relations": words[:, :, -1:], "hidden": words, "texts": texts}
-    return Model(inputs, {name: outputs[name] for name in learn}, name="student")
+    if bundle.task == PRETRAINER:
+        masked = {
+            name: keras.Input(tensor.shape[1:], dtype="int32", name=f"masked_{name}")
+            for name, tensor in student.input.items()
+        }
+        predicted = student(masked)
+        inputs |= {tensor.name: tensor for tensor in masked.values()}
+        outputs |= {name: predicted[logits] for name, logits in HEADS.items() if logits in predicted}
+    return Model(inputs, {name: outputs[name] for name in learn}, name="learner")
 
 
 # --------------------------------------------------------------------------------------------------- text and targets
@@ -430,11 +465,52 @@ def _batches(
             words[index, :count] = of_words[begins[number] : begins[number] + count]
             texts.append(of_texts[number].astype(np.float32))
         targets = {"words": words[:, :, -1:], "relations": words[:, :, -1:], "hidden": words, "texts": np.stack(texts)}
-        return inputs, {name: targets[name] for name in options.learn}
+        return inputs, {name: targets[name] for name in options.learn if name in targets}
 
     seed = options.seed if repeat else None
     source = examples if repeat else [*examples(0)]
     return pipeline.dataset(source, collate, options.batch_size, lambda entry: len(entry[0]), seed, repeat, start)
+
+
+def _with_masked_pairs(
+    data: Callable[[int], tf.data.Dataset],
+    validation: tf.data.Dataset,
+    bundle: Bundle,
+    corpus: Sequence[str | Path],
+    text: tuple[list[list[str]], corpora.Read],
+    options: EncoderDistillation,
+) -> tuple[Callable[[int], tf.data.Dataset], tf.data.Dataset]:
+    """The batches of a distillation, each with as many masked pairs of segments of the same text."""
+    held, read = text
+    features = of_kind(replace(bundle, max_length=options.max_length).features, WordPieceFeatures)
+    masking = Masking(features.wordpiece, whole_words=True)
+    follows = "next_sentence" in options.learn
+    segments = segment_pairs if follows else single_segments
+
+    def examples(epoch: int) -> Iterator:
+        documents = shuffled(corpus, read, options.seed, epoch, BUFFER, LONGEST)
+        return segments(documents, features, np.random.default_rng((options.seed, epoch)), ENCODED)
+
+    chosen = corpora.masked_once(held, features, masking, options.seed, segments)[:HELD]
+    if not chosen:
+        raise ValueError(corpora.NO_PAIRS)
+    pairs = partial(pipeline.segments, features, batch_size=options.batch_size, next_sentence=follows)
+
+    def merged(batch: tuple[dict, dict], masked: tuple[dict, dict, dict]) -> tuple[dict, dict, dict]:
+        (inputs, targets), (more, labels, weights) = batch, masked
+        logits = [(name, output) for name, output in HEADS.items() if output in labels]
+        inputs = inputs | {f"masked_{name}": array for name, array in more.items()}
+        ones = {name: tf.ones(tf.shape(array)[:1]) for name, array in targets.items()}
+        scaled = {name: HEADS_WEIGHT * weights[output] for name, output in logits}
+        return inputs, targets | {name: labels[output] for name, output in logits}, ones | scaled
+
+    def zipped(vectors: tf.data.Dataset, masked: tf.data.Dataset) -> tf.data.Dataset:
+        return tf.data.Dataset.zip((vectors, masked)).map(merged)
+
+    def trained(start: int) -> tf.data.Dataset:
+        return zipped(data(start), pairs(examples, masking=masking, seed=options.seed, start=start))
+
+    return trained, zipped(validation, pairs(chosen))
 
 
 def _shards(documents: Iterable[list[str]]) -> Iterator[Shard]:

@@ -63,7 +63,9 @@ def compile(
     names = [name for name in model.output if name.endswith("logits")] if not isinstance(loss, Mapping) else [*loss]
     if loss is not None and not names:
         names = ["vector"]
-    metrics = {name: [Perplexity() if predicts_words else Accuracy()] for name in names}
+    several = loss is None or isinstance(loss, Mapping)
+    classify = {name for name in names if loss is None or (several and _of_classes(loss[name]))}
+    metrics = {name: [Perplexity() if predicts_words else Accuracy()] for name in names if name in classify}
     crf = next((layer for layer in model.layers if isinstance(layer, CRF)), None)
     default = crf.loss if crf is not None else keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     with model.distribute_strategy.scope():
@@ -73,17 +75,20 @@ def compile(
             optimizer or "sgd",
             loss=loss if isinstance(loss, Mapping) else dict.fromkeys(names, default if loss is None else loss),
             loss_weights={name: 0.5 if name in directions else 1.0 for name in names},
-            weighted_metrics=metrics if optimizer is None and loss is None else None,
+            weighted_metrics=metrics if optimizer is None and metrics else None,
             jit_compile=False,  # lengths vary from batch to batch, and XLA compiles again for each
         )
-    several = loss is None or isinstance(loss, Mapping)
     if several and len(names) > 1 and model.distribute_strategy.num_replicas_in_sync == 1:
         # several losses have metrics of their own, made by their first call: in a step, that would be traced twice
         outputs = {name: tf.zeros([size or 1 for size in model.output[name].shape]) for name in names}
-        classes = {name: tf.zeros(array.shape[:-1], "int32") for name, array in outputs.items()}
-        model.compute_loss(y=classes if loss is None else outputs, y_pred=outputs)
+        classes = {name: tf.zeros(outputs[name].shape[:-1], "int32") for name in classify}
+        model.compute_loss(y=outputs | classes, y_pred=outputs)
         model.reset_metrics()
     return model
+
+
+def _of_classes(loss: keras.losses.Loss) -> bool:
+    return isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
 
 
 @keywords(Fit, evaluation=Evaluation)
