@@ -72,9 +72,7 @@ def distilled(
         "corpus": ", ".join(Path(path).name for path in corpus),
         "options": ", ".join(f"{name} {value}" for name, value in kept.items()),
         "steps": f"{last.get('step', 0):,}",
-        "losses on held-out text": ", ".join(
-            f"{name.removeprefix('val_')} {value:.4f}" for name, value in figures.items()
-        ),
+        "on held-out text": ", ".join(f"{name.removeprefix('val_')} {value:.4f}" for name, value in figures.items()),
     }
     card = f"# Distilled from {folders.name_of(teacher)}\n\n{_table(rows)}\n"
     return f"{card}\n## The teacher\n\n{bundle.card}" if bundle.card else card

@@ -384,7 +384,7 @@ class TeacherVectors:
         model, bundle = teacher
         inputs, words = _word_vectors(model, levels)
         self._run = keras_engine.runner(keras.Model(inputs, {"words": words, "texts": model.output["vector"]}))
-        self.features = _word_features(bundle, max_length)
+        self.features = _features_of(bundle, max_length, words=True)
         self.folder, self.levels, self.width = folder, levels, bundle.config["width"]
         manifest = folder / "vectors.json"
         text = json.dumps(identity)
@@ -423,9 +423,10 @@ class TeacherVectors:
         return np.concatenate(words), begins, np.stack(texts)
 
 
-def _word_features(bundle: Bundle, max_length: int) -> WordPieceFeatures:
+def _features_of(bundle: Bundle, max_length: int, words: bool = False) -> WordPieceFeatures:
+    """The features of an encoder that reads at most so many pieces, and begins a row's words where they begin."""
     length = min(max_length, bundle.config["max_positions"])
-    return of_kind(replace(bundle, max_length=length, reads=Reads(words=True)).features, WordPieceFeatures)
+    return of_kind(replace(bundle, max_length=length, reads=Reads(words=words)).features, WordPieceFeatures)
 
 
 def word_spans(row: Row) -> list[Span]:
@@ -447,7 +448,7 @@ def _batches(
     vectors: TeacherVectors, bundle: Bundle, options: EncoderDistillation, epoch, repeat: bool, start: int = 0
 ):
     """Batches of sentences and the teacher's vectors of them."""
-    features = _word_features(bundle, options.max_length)
+    features = _features_of(bundle, options.max_length, words=True)
 
     def examples(number: int) -> Iterator[tuple[Row, Shard, int]]:
         for shard in epoch(number):
@@ -482,7 +483,7 @@ def _with_masked_pairs(
 ) -> tuple[Callable[[int], tf.data.Dataset], tf.data.Dataset]:
     """The batches of a distillation, each with as many masked pairs of segments of the same text."""
     held, read = text
-    features = of_kind(replace(bundle, max_length=options.max_length).features, WordPieceFeatures)
+    features = _features_of(bundle, options.max_length)
     masking = Masking(features.wordpiece, whole_words=True)
     follows = "next_sentence" in options.learn
     segments = segment_pairs if follows else single_segments

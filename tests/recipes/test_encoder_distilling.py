@@ -4,9 +4,11 @@ import json
 from collections import Counter
 from dataclasses import replace
 
+import keras
 import numpy as np
 import pytest
 
+import keras_ctxrep
 from keras_ctxrep import recipes, saving
 from keras_ctxrep.cli import main
 from keras_ctxrep.models import bert
@@ -136,6 +138,65 @@ def test_a_student_of_another_width_learns_by_a_projection(teacher, corpus, tmp_
     assert saving.load(tmp_path / "s").bundle.config["width"] == 64
 
 
+HEADS = ("masked_words", "next_sentence")
+
+
+def test_a_student_learns_the_heads_of_pretraining(teacher, corpus, tmp_path):
+    learn, rate = ["words", "texts", *HEADS], 3e-3
+    history = distill(teacher, corpus, tmp_path / "s", layers="0,3", steps=60, learning_rate=rate, learn=learn)
+    first, last = history[0], history[-1]
+    assert last["val_loss"] < first["val_loss"] and 0 <= last["val_masked_words_accuracy"] <= 1
+    assert {"val_words_loss", "val_texts_loss", "val_next_sentence_accuracy"} <= last.keys()
+    model, bundle = saving.load(tmp_path / "s")
+    assert bundle.task == "pretrainer" and set(model.output) == {"mlm_logits", "nsp_logits"}
+    source = saving.load(teacher)
+    assert (bundle.pooling, bundle.normalize) == (source.bundle.pooling, source.bundle.normalize)
+    answers = keras_ctxrep.load(tmp_path / "s")
+    assert len(answers.fill(["the [MASK] fell"])) == 1 and answers.encode(["rain"]).shape == (1, 8)
+    poolers = [one.get_layer("pooler").get_weights()[0] for one in (model, source.model)]
+    assert np.abs(poolers[0] - poolers[1]).max() > 1e-3  # what tells next sentences apart
+    # the heads of a student are kept when it goes on, and its encoder is the one that learned the vectors
+    distill(teacher, corpus, tmp_path / "on", init=tmp_path / "s", steps=1, learning_rate=1e-9, learn=learn)
+    for a, b in zip(weights_of(tmp_path / "s"), weights_of(tmp_path / "on"), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-7)
+    batch = source.bundle.features(["the cats fell", "rain"])
+    vectors, taught = saving.load_encoder(tmp_path / "s").model(batch)["vector"], source.model(batch)["vector"]
+    assert -keras.losses.cosine_similarity(vectors, taught).numpy().max() > 0.8
+    distill(teacher, corpus, tmp_path / "encoder", init=tmp_path / "s", steps=1)
+    assert saving.load(tmp_path / "encoder").bundle.task == "embed"
+
+
+def test_a_masked_language_model_without_next_sentences(teacher, corpus, tmp_path):
+    distill(teacher, corpus, tmp_path / "s", steps=2, learn=["words", "masked_words"])
+    model, bundle = saving.load(tmp_path / "s")
+    assert set(model.output) == {"mlm_logits"} and not bundle.config["pooler"]
+
+
+def test_what_a_learner_reads(teacher, corpus, tmp_path, monkeypatch):
+    """Each of its outputs is that of the saved model, for the clean text and for the masked one."""
+    seen = {}
+    monkeypatch.setattr(
+        distilling.fit, "fit", lambda learner, data, *rest, **more: seen.update(learner=learner, data=data) or []
+    )
+    distill(teacher, corpus, tmp_path / "s", learn=["texts", *HEADS])
+    inputs, targets, weights = next(iter(seen["data"](0)))
+    outputs = seen["learner"](inputs)
+    model, bundle = saving.load(tmp_path / "s")
+    masked = {name.removeprefix("masked_"): tensor for name, tensor in inputs.items() if name.startswith("masked_")}
+    for name, logits in distilling.HEADS.items():
+        np.testing.assert_allclose(outputs[name], model(masked)[logits], atol=1e-5)
+    clean = {name: inputs[name] for name in ("token_ids", "segment_ids", "mask")}
+    np.testing.assert_allclose(outputs["texts"], saving.load_encoder(tmp_path / "s").model(clean)["vector"], atol=1e-5)
+    ids, labels = masked["token_ids"].numpy(), targets["masked_words"].numpy()
+    real = weights["masked_words"].numpy() > 0
+    at = np.take_along_axis(ids, masked["mlm_positions"].numpy(), axis=1)
+    mask = bundle.vocab.index("[MASK]")
+    assert (at[real] == mask).mean() > 0.5 and ((at == mask) | (at == labels) | (at > 4))[real].all()
+    # the mean over the masked pieces, times the weight beside the losses of the vectors
+    np.testing.assert_allclose(weights["masked_words"].numpy().sum(), distilling.HEADS_WEIGHT * real.size, rtol=1e-5)
+    np.testing.assert_allclose(weights["texts"], 1)
+
+
 def test_the_teacher_reads_each_sentence_once(teacher, corpus, tmp_path, monkeypatch):
     read, compute = [], distilling.TeacherVectors._computed
 
@@ -198,6 +259,7 @@ def test_a_student_goes_on_learning(teacher, corpus, tmp_path):
         ({"vocab_size": 6}, "special pieces and letters are"),
         ({"embedding_width": 4096}, "embedding_width=4096: at most width="),
         ({"learn": ["meaning"]}, "learn='meaning': one of words"),
+        ({"learn": ["words", "next_sentence"]}, "name both"),
     ],
 )
 def test_what_is_refused(teacher, corpus, tmp_path, options, message):
