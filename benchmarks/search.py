@@ -2,7 +2,7 @@
 
     python benchmarks/search.py [--rows 10000 100000] [--queries 200] [--threads 1]
 
-Compares `text.search.Index` (float32, float16, int8, and a graph where hnswlib is installed) with NumPy's plain product
+Compares `text.search.Index` (float32, float16, int8, and a graph where usearch is installed) with NumPy's plain product
 and argpartition, and with faiss, hnswlib and usearch where they are installed. The rows are drawn around 2,000 centers,
 as texts have topics. One query at a time; the engines alternate query by query, so that other load meets all alike;
 wall-clock medians, and means of the CPU time. Recall is against the exact search in float64. Prints the Markdown

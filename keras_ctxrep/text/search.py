@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from keras_ctxrep.atomic import sha256
-from keras_ctxrep.checks import printable
+from keras_ctxrep.checks import printable, warn
 from keras_ctxrep.text import index_files
 from keras_ctxrep.text.artifacts import VOCAB
 from keras_ctxrep.text.features import check_texts
@@ -19,6 +19,7 @@ from keras_ctxrep.version import install_hint
 
 __all__ = ["Encoder", "Hit", "Index", "nearest"]
 
+GRAPHS = "usearch"  # the library of the graphs, and its name in a manifest
 GRAPH_ROWS = 50_000  # rows from which a graph is worth the minute that it takes to build
 BLOCK = 8192  # rows whose scores are in memory at a time
 QUERIES = 64  # queries that are compared with a block at a time
@@ -157,17 +158,17 @@ def exact(query: np.ndarray, vectors: np.ndarray, rows: np.ndarray) -> np.ndarra
 def graph_library() -> Any | None:
     """The module of the approximate search, or None where it is not installed."""
     try:
-        import hnswlib
+        from usearch import index
     except ImportError:
         return None
-    return hnswlib
+    return index
 
 
 def build_graph(vectors: np.ndarray, path: Path) -> str:
     """Writes a graph of vectors (N, D); returns the name of its library, or "" if there is none or the rows are few.
 
-    HNSW: Malkov and Yashunin 2016, https://arxiv.org/abs/1603.09320, with 16 links a row and 100 candidates, in
-    hnswlib.
+    HNSW: Malkov and Yashunin 2016, https://arxiv.org/abs/1603.09320, with 16 links a row and 100 candidates, over
+    float16 copies of the vectors, in usearch.
 
     Args:
         vectors: float32 (N, D).
@@ -176,17 +177,16 @@ def build_graph(vectors: np.ndarray, path: Path) -> str:
     library = graph_library()
     if library is None or len(vectors) < GRAPH_ROWS:
         return ""
-    graph = library.Index("ip", vectors.shape[1])
-    graph.init_index(len(vectors), M=16, ef_construction=100, random_seed=0)
+    graph = library.Index(ndim=vectors.shape[1], metric="ip", dtype="f16", connectivity=16, expansion_add=100)
     for begin in range(0, len(vectors), BLOCK):
         part = np.asarray(vectors[begin : begin + BLOCK], np.float32)
-        graph.add_items(part, np.arange(begin, begin + len(part)))
-    graph.save_index(str(path))
-    return library.__name__
+        graph.add(np.arange(begin, begin + len(part)), part)
+    graph.save(str(path))
+    return GRAPHS
 
 
 class Graph:
-    """The graph of a folder.
+    """The graph of a folder, memory-mapped.
 
     Args:
         path: its file.
@@ -200,22 +200,21 @@ class Graph:
             raise ValueError(f"{path}: not the graph that the index was written with; write the index again")
         library = graph_library()
         assert library is not None
-        self._graph, self._rows = library.Index("ip", width), rows
+        self._rows = rows
         try:
-            self._graph.load_index(str(path), max_elements=rows)
+            self._graph = library.Index.restore(str(path), view=True)
         except RuntimeError as error:
             raise ValueError(f"{path}: {printable(error)}; write the index again") from None
-        if self._graph.get_current_count() != rows:
+        if self._graph is None or (len(self._graph), self._graph.ndim) != (rows, width):
             raise ValueError(f"{path}: a graph of other rows; write the index again")
 
     def nearest(self, queries: np.ndarray, vectors: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
         """As `nearest`, but that rows may be missed; the scores are exact."""
         count = min(top, self._rows)
-        self._graph.set_ef(max(SEARCHED, 4 * count))
-        candidates, _ = self._graph.knn_query(queries, k=min(2 * count, self._rows))  # (Q, 2 K)
+        self._graph.expansion_search = max(SEARCHED, 4 * count)
         rows, scores = np.zeros((len(queries), count), np.int64), np.zeros((len(queries), count))
         for number, query in enumerate(queries):
-            found = np.unique(candidates[number].astype(np.int64))
+            found = np.unique(self._graph.search(query, min(2 * count, self._rows)).keys.astype(np.int64))
             of_found = exact(query, vectors, found)
             order = np.lexsort((found, -of_found))[:count]
             rows[number], scores[number] = found[order], of_found[order]
@@ -229,7 +228,7 @@ class Index:
     """Vectors of texts, searched by cosine.
 
     Up to some 50,000 rows every row is compared, which takes milliseconds. A larger index has a graph for approximate
-    search beside it when it was saved where hnswlib is installed (the extra `search`).
+    search beside it when it was saved where usearch is installed (the extra `search`).
 
     Args:
         vectors: (N, D), of any length; they are scaled to length 1.
@@ -302,7 +301,8 @@ class Index:
             ValueError: there is no index, a file of it is damaged, or it was made by another encoder.
 
         Warns:
-            UserWarning: it has a graph and hnswlib is not installed: search is exact, and slower.
+            UserWarning: it has a graph that cannot be read, since usearch is not installed or the graph is one of
+                hnswlib, by an earlier version: search is exact, and slower.
         """
         stored = index_files.read(folder)
         manifest, index = stored.manifest, cls.__new__(cls)
@@ -312,11 +312,15 @@ class Index:
         index._folder, index.manifest = Path(folder).resolve(), manifest
         if encoder is not None:
             index._check_encoder(encoder, folder)
-        if stored.graph is not None and graph_library() is not None:
+        if stored.graph is None:
+            return index
+        if manifest.graph == GRAPHS and graph_library() is not None:
             index._graph = Graph(stored.graph, manifest.graph_sha256, manifest.width, manifest.rows)
-        elif stored.graph is not None:
-            hint = f"{manifest.graph} is not installed, and every row is compared: {install_hint('search')}"
-            warnings.warn(f"{folder}: it has a graph for fast search, but {hint}", stacklevel=2)
+            return index
+        missing = f"{GRAPHS} is not installed, and every row is compared: {install_hint('search')}"
+        other = f"it is one of {printable(manifest.graph)}, and every row is compared: Index.open(FOLDER).save(FOLDER)"
+        hint = missing if manifest.graph == GRAPHS else f"{other} writes one of {GRAPHS}"
+        warn(f"{folder}: it has a graph for fast search, but {hint}")
         return index
 
     def __len__(self) -> int:

@@ -410,41 +410,41 @@ def test_texts_are_searched_with_their_encoder_alone(tmp_path):
 
 
 class Half:
-    """What `search` uses of hnswlib, by brute force over each second row: an approximate search that misses rows."""
+    """What `search` uses of usearch, by brute force over each second row: an approximate search that misses rows."""
 
     class Index:
-        def __init__(self, space, width):
-            assert space == "ip"
-            self.vectors = np.zeros((0, width), np.float32)
+        def __init__(self, ndim, metric="ip", **options):
+            assert metric == "ip"
+            self.ndim, self.vectors = ndim, np.zeros((0, ndim), np.float32)
 
-        def init_index(self, count, **options): ...
+        @classmethod
+        def restore(cls, path, view):
+            graph = cls(0)
+            graph.vectors = np.load(path)
+            graph.ndim = graph.vectors.shape[1]
+            return graph
 
-        def add_items(self, vectors, numbers):
+        def add(self, numbers, vectors):
             assert numbers[0] == len(self.vectors)
             self.vectors = np.concatenate([self.vectors, vectors])
 
-        def save_index(self, path):
+        def save(self, path):
             with open(path, "wb") as file:
                 np.save(file, self.vectors)
 
-        def load_index(self, path, max_elements):
-            self.vectors = np.load(path)
-
-        def get_current_count(self):
+        def __len__(self):
             return len(self.vectors)
 
-        def set_ef(self, ef): ...
-
-        def knn_query(self, queries, k):
+        def search(self, query, count):
             even = np.arange(0, len(self.vectors), 2)
-            rows = even[np.argsort(-(queries @ self.vectors[::2].T), 1)[:, :k]]
-            return rows.astype(np.uint64), None
+            rows = even[np.argsort(-(self.vectors[::2] @ query))[:count]]
+            return SimpleNamespace(keys=rows.astype(np.uint64))
 
 
 @pytest.fixture
 def graphs(monkeypatch):
     monkeypatch.setattr(search, "GRAPH_ROWS", 100)
-    monkeypatch.setattr(search, "graph_library", lambda: SimpleNamespace(__name__="hnswlib", Index=Half.Index))
+    monkeypatch.setattr(search, "graph_library", lambda: SimpleNamespace(Index=Half.Index))
 
 
 def test_a_large_index_is_searched_by_its_graph(graphs, tmp_path, monkeypatch):
@@ -457,8 +457,22 @@ def test_a_large_index_is_searched_by_its_graph(graphs, tmp_path, monkeypatch):
     opened.delete(["0"])
     assert any(hit.number % 2 for hit in opened.search(queries, 5)[0])  # a changed index has none
     monkeypatch.setattr(search, "graph_library", lambda: None)
-    with pytest.warns(UserWarning, match="hnswlib is not installed, and every row is compared: pip install"):
+    with pytest.warns(UserWarning, match="usearch is not installed, and every row is compared: pip install"):
         assert Index.open(folder).search(queries, 5) == exact
+
+
+def test_a_graph_by_an_earlier_version_is_left_aside(graphs, tmp_path):
+    folder = Index(clustered(200)).save(tmp_path / "i")
+    manifest(folder, graph="hnswlib")
+    queries = clustered(5, seed=1)
+    with pytest.warns(
+        UserWarning, match=r"one of hnswlib, and every row is compared: Index\.open\(FOLDER\)\.save"
+    ) as caught:
+        opened = Index.open(folder)
+    assert caught[0].filename == __file__
+    assert opened.search(queries) == opened.search(queries, exact=True)
+    opened.save(folder)
+    assert Index.open(folder).search(queries) != opened.search(queries)
 
 
 def test_a_graph_that_was_changed_is_not_read(graphs, tmp_path):
@@ -472,8 +486,8 @@ def test_a_small_index_has_no_graph(graphs, tmp_path):
     assert not list(Index(clustered(99)).save(tmp_path / "i").glob("graph.*"))
 
 
-def test_the_graph_of_hnswlib(tmp_path, monkeypatch):
-    pytest.importorskip("hnswlib")
+def test_the_graph_of_usearch(tmp_path, monkeypatch):
+    pytest.importorskip("usearch")
     monkeypatch.setattr(search, "GRAPH_ROWS", 100)
     folder = Index(clustered(3000)).save(tmp_path / "i")
     opened, queries = Index.open(folder), clustered(50, seed=1)
