@@ -46,6 +46,7 @@ PRETRAINER = "pretrainer"
 HEADS = {"masked_words": "mlm_logits", "next_sentence": "nsp_logits"}  # loss -> output of a pretrainer
 HEADS_WEIGHT = 0.2  # of these losses: their gradients are larger than those of the vectors
 Span = tuple[int, int]
+Data = Callable[[int], tf.data.Dataset]  # number of a batch -> the batches from this one on
 
 
 def run(
@@ -90,9 +91,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     def shards(epoch: int) -> Iterator[Shard]:  # the same in every epoch, so that each is read by the teacher once
         return _shards(shuffled(corpus, read, options.seed, 0, BUFFER))
 
-    def data(start: int) -> tf.data.Dataset:
-        return batches(shards, repeat=True, start=start)
-
+    data: Data = lambda start: batches(shards, repeat=True, start=start)  # noqa: E731
     validation = batches(lambda epoch: [chosen], repeat=False)
     if bundle.task == PRETRAINER:
         data, validation = _with_masked_pairs(data, validation, bundle, corpus, (held, read), options)
@@ -474,13 +473,13 @@ def _batches(
 
 
 def _with_masked_pairs(
-    data: Callable[[int], tf.data.Dataset],
+    data: Data,
     validation: tf.data.Dataset,
     bundle: Bundle,
     corpus: Sequence[str | Path],
     text: tuple[list[list[str]], corpora.Read],
     options: EncoderDistillation,
-) -> tuple[Callable[[int], tf.data.Dataset], tf.data.Dataset]:
+) -> tuple[Data, tf.data.Dataset]:
     """The batches of a distillation, each with as many masked pairs of segments of the same text."""
     held, read = text
     features = _features_of(bundle, options.max_length)

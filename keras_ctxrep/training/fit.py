@@ -63,17 +63,19 @@ def compile(
     names = [name for name in model.output if name.endswith("logits")] if not isinstance(loss, Mapping) else [*loss]
     if loss is not None and not names:
         names = ["vector"]
-    several = loss is None or isinstance(loss, Mapping)
-    classify = {name for name in names if loss is None or (several and _of_classes(loss[name]))}
-    metrics = {name: [Perplexity() if predicts_words else Accuracy()] for name in names if name in classify}
+    cross_entropy = keras.losses.SparseCategoricalCrossentropy
     crf = next((layer for layer in model.layers if isinstance(layer, CRF)), None)
-    default = crf.loss if crf is not None else keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    default = crf.loss if crf is not None else cross_entropy(from_logits=True)
+    losses = loss if isinstance(loss, Mapping) else dict.fromkeys(names, default if loss is None else loss)
+    several = loss is None or isinstance(loss, Mapping)
+    classify = {name for name in names if loss is None or (several and isinstance(losses[name], cross_entropy))}
+    metrics = {name: [Perplexity() if predicts_words else Accuracy()] for name in classify}
     with model.distribute_strategy.scope():
         if isinstance(optimizer, AdamW | Adagrad) and model.dtype_policy.name == "mixed_float16":
             optimizer = LossScale(optimizer)
         model.compile(
             optimizer or "sgd",
-            loss=loss if isinstance(loss, Mapping) else dict.fromkeys(names, default if loss is None else loss),
+            loss=losses,
             loss_weights={name: 0.5 if name in directions else 1.0 for name in names},
             weighted_metrics=metrics if optimizer is None and metrics else None,
             jit_compile=False,  # lengths vary from batch to batch, and XLA compiles again for each
@@ -85,10 +87,6 @@ def compile(
         model.compute_loss(y=outputs | classes, y_pred=outputs)
         model.reset_metrics()
     return model
-
-
-def _of_classes(loss: keras.losses.Loss) -> bool:
-    return isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
 
 
 @keywords(Fit, evaluation=Evaluation)
