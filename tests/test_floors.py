@@ -56,6 +56,22 @@ AT_IMPORT = {
 }
 
 
+def test_the_places_that_are_named_exist():
+    """The first table says where to look: each file is there, and has the name after the colon."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## The modules")[0]
+    places = re.findall(r"`([\w/]+\.(?:py|md))(?:: (\w+))?`", text)
+    assert len(places) > 20
+    for path, name in places:
+        folder, _, rest = path.partition("/")
+        of_package = {"export": f"export/keras_ctxrep_export/{rest}", "tflite": f"tflite/keras_ctxrep_tflite/{rest}"}
+        files = [ROOT / path, ROOT / of_package.get(folder, f"keras_ctxrep/{path}")]
+        found = [file for file in files if file.is_file()]
+        assert found or "NAME" in path, path
+        if name:
+            tree = ast.parse(found[0].read_text(encoding="utf-8"))
+            assert name in {getattr(node, "name", None) for node in tree.body}, (path, name)
+
+
 def within(name, places):
     """The first of `places` that a module is, or lies in."""
     return next((place for place in places if name == place or name.startswith(f"{place}.")), None)
