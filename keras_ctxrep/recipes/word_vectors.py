@@ -35,7 +35,7 @@ class WordTable:
 
     def __init__(self, folder: str | Path):
         self._model, bundle = saving.load(zoo.find(folder))
-        error = f"{folder}: a model of the family {bundle.family!r} without word vectors; a static is needed"
+        error = f"{folder}: it has no vectors of words; take a table of words, such as glove_50/6b of the package"
         self._folder, self._features = folder, of_kind(bundle.features, StaticFeatures, error)
         self.words = bundle.vocab[1:]
         self._numbers = {word: number for number, word in enumerate(self.words)}

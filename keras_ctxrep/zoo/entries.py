@@ -43,7 +43,7 @@ class Entry:
     licence: str  #: of the weights
     citation: str  #: URL of the paper
     lowercase: bool | None = None  #: whether texts are lower-cased and lose their accents; None: reads characters
-    vocabulary_size: int = 0  #: number of word pieces; 0: characters
+    vocabulary_size: int = 0  #: number of word pieces, or of words with <UNK>; 0: characters
     sha256: dict[str, str] = field(default_factory=dict)  #: file name -> SHA-256, of those in an archive too
     positions: int = 512  #: maximum input length of a BERT
     embedding_width: int | None = None  #: of a BERT's table of pieces, if it is projected
@@ -53,7 +53,7 @@ class Entry:
     @property
     def family(self) -> str:
         """ "elmo", "bert", "static", "g2p", a decoder over characters, or "ernie", which is a BERT with ReLU."""
-        return self.name.partition("_")[0]
+        return self.name.partition("_")[0].replace("glove", "static")
 
     @property
     def shipped(self) -> bool:
@@ -173,11 +173,16 @@ def _bert_parameters(entry: Entry) -> int:
     return table + (entry.positions + 2 + 2) * width + layers * block + (width + 1) * width
 
 
+def _static_parameters(entry: Entry) -> int:
+    rows = entry.vocabulary_size + entry.name.startswith("glove")  # a table of words has a row for no word
+    return rows * entry.config["width"]
+
+
 # family -> the fields of the config that a size's name states, elmo_LAYERSxCELLS_PROJECTION_FILTERScnn_HIGHWAYSxhighway
 # bert_LAYERS_WIDTH_HEADS and static_WIDTH; a family that is not here is built like BERT
 _BERT_SIZE = ("layers", "width", "heads")
 _SIZES = {"elmo": ("layers", "cells", "projection", "filters", "highways"), "static": ("width",), "g2p": ()}
-_PARAMETERS = {"elmo": _elmo_parameters, "static": lambda entry: entry.vocabulary_size * entry.config["width"]}
+_PARAMETERS = {"elmo": _elmo_parameters, "static": _static_parameters}
 _PARAMETERS |= {"g2p": lambda entry: 1_853_512}  # biLSTMs of 2 x 128 units and an LSTM of 256
 
 
@@ -242,6 +247,12 @@ ENTRIES: tuple[Entry, ...] = (
         *("shipped", (), _APACHE, "https://github.com/MinishLab/model2vec", True, 26000),
         note=f"word pieces without context, taught by {_MINILM}, on {_OURS}",
         figures={"STS-B": 74.2, "SST-2": 81.3, "WNUT-17": 12.4, "MB": 3.6, "ms": 0.2},
+    ),
+    Entry(
+        "glove_50/6b",
+        *("shipped", (), "PDDL-1.0", "https://aclanthology.org/D14-1162", True, 60_001),
+        note="word vectors for neighbours and analogies: the most frequent words of Stanford's glove.6B",
+        figures={"MB": 3.7},
     ),
     Entry(
         "elmo_2x512_128_512cnn_1xhighway/books_wiki_en",

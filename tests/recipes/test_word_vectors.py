@@ -54,6 +54,17 @@ def test_neighbours_and_analogies(table, folder, capsys):
     assert capsys.readouterr().out.split() == [f"{expected[0][1]:.3f}", expected[0][0]]
 
 
+def test_the_words_that_come_with_the_package(capsys):
+    assert main(["analogy", "glove_50/6b", "king", "man", "woman", "-k", "1"]) == 0
+    assert capsys.readouterr().out.split()[1] == "queen"
+    assert main(["neighbours", "glove_50/6b", "Berlin", "-k", "1"]) == 0
+    assert capsys.readouterr().out.split()[1] == "vienna"
+    assert main(["neighbours", "glove_50/6b", "zzyzx"]) == 1
+    assert "no vector for 'zzyzx'; its vocabulary has 60,000 words" in capsys.readouterr().err
+    assert main(["analogy", "static_128/books_wiki_en", "king", "man", "woman"]) == 1
+    assert "it has no vectors of words; take a table of words, such as glove_50/6b" in capsys.readouterr().err
+
+
 def test_analogies_of_a_file(table, folder, tmp_path, capsys):
     """Half of the questions have the right fourth word, one of all has an unknown one."""
     rng = np.random.default_rng(1)
@@ -104,7 +115,7 @@ def test_errors(folder, models, tmp_path, capsys):
         vectors.score_pairs(tmp_path / "a.txt")
     with pytest.raises(ValueError, match=r"a\.txt:1: 3 words; a question has four"):
         vectors.score_analogies(tmp_path / "a.txt")
-    with pytest.raises(ValueError, match="a model of the family 'bert' without word vectors"):
+    with pytest.raises(ValueError, match="it has no vectors of words"):
         WordTable(models / "bert" / "pretrained")
     for argv, message in (
         (["score", str(folder)], "give one of --data"),
