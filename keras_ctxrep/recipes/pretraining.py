@@ -25,8 +25,8 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import LONGEST, shuffled
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, segment_pairs, single_segments
+from keras_ctxrep.text.scripts import scripts_of
 from keras_ctxrep.text.tokens import WordPiece, split_words
-from keras_ctxrep.text.unread import scripts_of
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import check_devices, choose, is_chief, lock_output, scope

@@ -84,7 +84,7 @@ class Bundle:
         normalize: whether that vector is scaled to length 1.
         dims: numbers of that vector, the first ones, if not all.
         columns: names of the columns, or their numbers, in the files that a task model was trained from.
-        scripts: of the letters of the text that an ELMo was pretrained on, as `text.unread.script` names them, for a
+        scripts: of the letters of the text that an ELMo was pretrained on, as `text.scripts.script` names them, for a
             warning of texts in others; empty: not known.
         versions: of the packages that wrote it.
         files: SHA-256 of the files beside it.

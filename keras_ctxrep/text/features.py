@@ -21,8 +21,8 @@ from tokenizers import normalizers
 
 from keras_ctxrep.checks import Range, check
 from keras_ctxrep.text.character_rules import enough
+from keras_ctxrep.text.scripts import SHARE_OF_WORDS, UnreadRule, foreign, has_letters, rule_of_pieces, scripts_of
 from keras_ctxrep.text.tokens import Characters, Piece, Word, WordPiece, words
-from keras_ctxrep.text.unread import SHARE_OF_WORDS, UnreadRule, foreign, has_letters, rule_of_pieces, scripts_of
 
 __all__ = [
     "CharacterAndWordFeatures",

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from keras_ctxrep.text.features import MAX_QUESTION, Features, Marks, Row, Span, check_texts, window_begins
-from keras_ctxrep.text.unread import UnreadRule
+from keras_ctxrep.text.scripts import UnreadRule
 
 __all__ = ["APART", "PAIR", "PairFeatures"]
 

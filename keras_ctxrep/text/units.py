@@ -19,8 +19,8 @@ from keras_ctxrep.text.features import (
     window_begins,
 )
 from keras_ctxrep.text.pretraining import WHOLE, BpttSegment, Vocabulary
+from keras_ctxrep.text.scripts import SHARE, SHARE_OF_WORDS, UnreadRule, rule_of_pieces
 from keras_ctxrep.text.tokens import Piece, WordPiece, split_words, words
-from keras_ctxrep.text.unread import SHARE, SHARE_OF_WORDS, UnreadRule, rule_of_pieces
 
 __all__ = ["UNITS", "SentenceTokens", "TokenFeatures", "token_batch"]
 

@@ -10,8 +10,9 @@ import keras_ctxrep as ctx
 from keras_ctxrep import recipes, zoo
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.scripts import scripts_of
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
-from keras_ctxrep.text.unread import Unread, scripts_of
+from keras_ctxrep.text.unread import Unread
 
 SHIPPED = ("bert_3_384_12", "static_128", "elmo_2x512_128_512cnn_1xhighway")
 READ = {
