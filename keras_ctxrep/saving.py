@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 import tokenizers
 
-from keras_ctxrep import checks, tasks
+from keras_ctxrep import checks, tasks, updates
 from keras_ctxrep.models import bert, stack, static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import Model, copy_weights
@@ -28,6 +28,7 @@ __all__ = [
     "load_encoder",
     "load_served",
     "save",
+    "save_changes",
     "versions",
 ]
 
@@ -119,6 +120,7 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     with model.distribute_strategy.scope():
         uncompiled = keras.Model(model.input, model.output, name=model.name)
         checkpoints.save_weights(uncompiled, Path(folder) / bundles.WEIGHTS)
+    (Path(folder) / bundles.UPDATES).unlink(missing_ok=True)
     bundles.save(replace(bundle, versions=versions()), folder)
     checkpoints.remove(folder)  # of the run that ended with these weights
 
@@ -175,7 +177,7 @@ def load(folder: str | Path) -> ModelFolder:
 def restore(folder: str | Path, bundle: Bundle) -> keras.Model:
     """The model of a folder of which the bundle is read already, with its weights; errors as in `load`."""
     path = Path(folder) / bundles.WEIGHTS
-    if bundles.WEIGHTS not in bundle.files:
+    if not {bundles.WEIGHTS, bundles.UPDATES} & {*bundle.files}:
         raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it")
     try:
         checks.make(FAMILIES[bundle.family].config, bundle.config, "config")
@@ -184,6 +186,8 @@ def restore(folder: str | Path, bundle: Bundle) -> keras.Model:
         model = build(bundle)
     except (TypeError, ValueError, tf.errors.ResourceExhaustedError) as error:
         raise ValueError(f"{path.with_name(bundles.NAME)}: {checks.first_line(error)}") from error
+    if bundles.WEIGHTS not in bundle.files:
+        return _over_base(folder, model, bundle)
     try:
         model.load_weights(path)
     except (ValueError, KeyError, OSError) as error:
@@ -191,6 +195,58 @@ def restore(folder: str | Path, bundle: Bundle) -> keras.Model:
         raise ValueError(message) from error
     artifacts.check_finite(path, ((weight.path, weight.value.numpy()) for weight in model.weights))
     return model
+
+
+def _over_base(folder: str | Path, model: keras.Model, bundle: Bundle) -> keras.Model:
+    """A model with the weights of the encoder that its bundle names, and the changes in its folder."""
+    base = _base(str(bundle.base.get("name", "")), str(folder))
+    if base.bundle.files.get(bundles.WEIGHTS) != bundle.base.get("weights"):
+        raise ValueError(f"{folder}: made over another version of {bundle.base['name']} than the one that is here")
+    try:
+        updates.apply(model, base.model, updates.read(folder))
+    except ValueError as error:
+        raise ValueError(f"{folder}: not the changes of the model in {bundles.NAME}: {error}") from None
+    return model
+
+
+def _base(name: str, asked: str) -> ModelFolder:
+    """The encoder that a folder of changes names: a published one, never a path, so that it cannot point elsewhere."""
+    from keras_ctxrep import zoo  # which saves by this module
+
+    try:
+        folder = zoo.get(name) if zoo.lookup(name).shipped else zoo.cached(zoo.lookup(name))
+    except ValueError as error:
+        raise ValueError(f"{asked}: the encoder that it changes: {error}") from None
+    if folder is None:
+        raise ValueError(f"{asked}: it changes {name}, which is not downloaded yet: `ctxrep zoo get {name}`")
+    return load(folder)
+
+
+def save_changes(folder: str | Path, model: keras.Model, bundle: Bundle, base: str, rank: int) -> None:
+    """Writes a model folder that has what fine-tuning changed, and names the encoder that it needs.
+
+    It is loaded like any other, if the encoder is there, and whole again wherever it is saved, exported or converted.
+
+    Args:
+        folder: the model folder; it is made if it is not there.
+        model, bundle: fine-tuned, as in `save`.
+        base: the name of the published encoder that the model began with.
+        rank: of the differences of matrices, see `updates.changes`.
+
+    Raises:
+        ValueError: no published encoder of this name is here, or the model is not over it.
+    """
+    encoder = _base(base, str(folder))
+    names = {layer.name for layer in encoder.model.layers if layer.weights}
+    if (encoder.bundle.family, encoder.bundle.vocab) != (bundle.family, bundle.vocab) or not names & {
+        layer.name for layer in model.layers
+    }:
+        raise ValueError(f"{base}: the model is not over this encoder: another family or vocabulary")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    updates.write(folder, updates.changes(model, encoder.model, rank))
+    (Path(folder) / bundles.WEIGHTS).unlink(missing_ok=True)
+    of_base = {"name": base, "weights": encoder.bundle.files[bundles.WEIGHTS]}
+    bundles.save(replace(bundle, base=of_base, versions=versions()), folder)
 
 
 def load_encoder(folder: str | Path) -> ModelFolder:

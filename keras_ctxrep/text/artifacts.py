@@ -15,6 +15,7 @@ from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.options import SIGNATURE as SIGNATURE
 
 NAME, VOCAB, CARD, WEIGHTS = "bundle.json", "vocab.txt", "card.md", "model.weights.h5"
+UPDATES = "updates.npz"  # in place of weights: the changes of those of another model
 SAVED_MODEL = "saved_model.pb"  # in the folder of a SavedModel
 TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
 LARGEST = {NAME: 16 << 20, CARD: 16 << 20, VOCAB: 256 << 20}  # bytes of each file that are read

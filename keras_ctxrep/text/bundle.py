@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from keras_ctxrep import checks
 from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.checks import Range, RowCount
-from keras_ctxrep.text.artifacts import CARD, NAME, TFLITE, VOCAB, WEIGHTS, append_archive, latest, opened
+from keras_ctxrep.text.artifacts import CARD, NAME, TFLITE, UPDATES, VOCAB, WEIGHTS, append_archive, latest, opened
 from keras_ctxrep.text.families import TEXT_SIDES
 from keras_ctxrep.text.features import Features, Reads
 from keras_ctxrep.text.pairs import APART, PairFeatures
@@ -86,6 +86,8 @@ class Bundle:
         columns: names of the columns, or their numbers, in the files that a task model was trained from.
         scripts: of the letters of the text that an ELMo was pretrained on, as `text.scripts.script` names them, for a
             warning of texts in others; empty: not known.
+        base: of a model folder that has changes of an encoder's weights instead of weights: {"name": of the encoder,
+            "weights": SHA-256 of its file of weights}.
         versions: of the packages that wrote it.
         files: SHA-256 of the files beside it.
     """
@@ -110,6 +112,7 @@ class Bundle:
     dims: int | None = None
     columns: dict = field(default_factory=dict)
     scripts: tuple[str, ...] = ()
+    base: dict = field(default_factory=dict)
     versions: dict = field(default_factory=dict)
     files: dict = field(default_factory=dict)
 
@@ -185,6 +188,8 @@ class Bundle:
         checks = {name: value for name, value in asdict(self).items() if name not in ("vocab", "card")}
         if not self.scripts:  # earlier versions of the package read a bundle without
             del checks["scripts"]
+        if UPDATES not in hashes:  # a model is whole wherever else it is written
+            del checks["base"]
         content |= {CARD: self.card.encode()} if self.card else {}
         fields = {"format": FORMAT} | checks | {"files": hashes}
         fields[CHECKSUM] = _checksum(json.loads(json.dumps(fields)))
@@ -200,8 +205,8 @@ def save(bundle: Bundle, folder: str | Path) -> None:
         folder: the model folder, which exists.
     """
     folder = Path(folder)
-    weights = folder / WEIGHTS
-    for name, data in bundle.files_as_bytes({WEIGHTS: sha256(weights)} if weights.exists() else None).items():
+    beside = {name: sha256(folder / name) for name in (WEIGHTS, UPDATES) if (folder / name).exists()}
+    for name, data in bundle.files_as_bytes(beside).items():
         with atomic_write(folder / name) as path:
             path.write_bytes(data)
     if not bundle.card:  # that of an earlier model
@@ -292,7 +297,7 @@ def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
         checks.check_values({name: hint for name, hint in hints.items() if name != "reads"}, content)
         for name, allowed in _CHECKED.items():
             checks.check_values(allowed, content.get(name, {}), f"{name}.")
-        for name in ("files", "columns"):
+        for name in ("files", "base", "columns"):
             checks.check_values(dict.fromkeys(content.get(name, ()), str), content.get(name, {}), f"{name}.")
         for name in ("labels", "scripts"):
             content[name] = tuple(content.get(name, ()))

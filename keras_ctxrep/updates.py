@@ -1,0 +1,116 @@
+"""What fine-tuning changed of an encoder: a model folder of a megabyte, which names the encoder that it needs."""
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.checks import first_line
+from keras_ctxrep.text.artifacts import UPDATES
+
+__all__ = ["apply", "changes", "read", "write"]
+
+Changes = dict[str, tuple[np.ndarray, ...]]  # LAYER/NUMBER -> an array, or two factors of a difference
+
+
+def changes(model: keras.Model, base: keras.Model, rank: int) -> Changes:
+    """What a model has over its encoder: all weights of other layers, and differences of those of the encoder.
+
+    The difference of a matrix is the product of two factors (Hu et al. 2021, https://arxiv.org/abs/2106.09685, section
+    4.1), the nearest one of its rank by the singular values: of a model that was trained with `lora` of this rank or a
+    lower one it is the difference itself, but for rounding to float16.
+
+    Args:
+        model: fine-tuned.
+        base: the encoder that it began with.
+        rank: of the differences of matrices.
+
+    Returns: LAYER/NUMBER of a weight -> float16 (the weight or difference,), or ((M, rank), (rank, N)); nothing for a
+        weight that is the encoder's.
+
+    >>> from keras_ctxrep.models import bert, heads
+    >>> base, other = (bert.encoder(bert.SIZES["bert_2_64_2"]) for _ in range(2))
+    >>> sorted(changes(heads.classify(base, classes=2), base, rank=4))
+    ['logits/0', 'logits/1']
+    """
+    known = {layer.name: layer.get_weights() for layer in base.layers if layer.weights}
+    found: Changes = {}
+    for layer in model.layers:
+        for number, array in enumerate(layer.get_weights()):
+            key, difference = f"{layer.name}/{number}", array
+            if layer.name in known:
+                difference = array - known[layer.name][number]
+                if not difference.any():
+                    continue
+            if layer.name in known and difference.ndim == 2 and rank < min(difference.shape):
+                left, values, right = np.linalg.svd(difference.astype(np.float64), full_matrices=False)
+                root = np.sqrt(values[:rank])
+                found[key] = (
+                    (left[:, :rank] * root).astype(np.float16),
+                    (root[:, None] * right[:rank]).astype(np.float16),
+                )
+            else:
+                found[key] = (difference.astype(np.float16),)
+    return found
+
+
+def apply(model: keras.Model, base: keras.Model, found: Mapping[str, tuple[np.ndarray, ...]]) -> None:
+    """Gives a model the weights of an encoder with changes.
+
+    Args:
+        model: to change, of any weights.
+        base: the encoder.
+        found: as `changes` gives them.
+
+    Raises:
+        ValueError: the changes are not of this model: a weight is missing, left over or of another shape.
+    """
+    known = {layer.name: layer.get_weights() for layer in base.layers if layer.weights}
+    left = dict(found)
+    for layer in model.layers:
+        arrays = known.get(layer.name, [None] * len(layer.weights))
+        for number, (array, weight) in enumerate(zip(arrays, layer.weights, strict=True)):
+            factors = [part.astype(np.float32) for part in left.pop(f"{layer.name}/{number}", ())]
+            change = factors[0] @ factors[1] if len(factors) == 2 else factors[0] if factors else None
+            if change is None and array is None:
+                raise ValueError(f"{layer.name}/{number} is missing")
+            if change is not None and change.shape != tuple(weight.shape):
+                raise ValueError(
+                    f"{layer.name}/{number} has the shape {change.shape} in place of {tuple(weight.shape)}"
+                )
+            weight.assign(change if array is None else array if change is None else array + change)
+    if left:
+        raise ValueError(f"{', '.join(sorted(left)[:3])} left over")
+
+
+def write(folder: str | Path, found: Changes) -> None:
+    """Writes changes into a model folder."""
+    arrays: dict[str, Any] = {
+        f"{key}:{part}": array for key, parts in found.items() for part, array in enumerate(parts)
+    }
+    with atomic_write(Path(folder) / UPDATES) as path, path.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def read(folder: str | Path) -> Changes:
+    """The changes in a model folder.
+
+    Raises:
+        ValueError: the file is missing or damaged.
+    """
+    path = Path(folder) / UPDATES
+    found: dict[str, dict[str, np.ndarray]] = {}
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in arrays.zip.infolist()):
+                raise ValueError("it is compressed")  # it may not grow in memory
+            for name in arrays.files:
+                key, _, part = name.rpartition(":")
+                found.setdefault(key, {})[part] = arrays[name]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: not a file of changes: {first_line(error)}; copy the folder again") from None
+    return {key: tuple(parts[number] for number in sorted(parts)) for key, parts in found.items()}
