@@ -15,9 +15,9 @@ import numpy as np
 
 from keras_ctxrep import saving
 from keras_ctxrep.atomic import atomic_folder
+from keras_ctxrep.places import SHIPPED
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.artifacts import WEIGHTS
-from keras_ctxrep.zoo.cache import SHIPPED
 
 TEXTS = ["The bank of the river was steep.", "She works at a bank in the city.", "I have not seen him since."]
 LIMIT = 21e6  # bytes of a model's weights

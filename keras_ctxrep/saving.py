@@ -12,6 +12,7 @@ from keras_ctxrep import checks, tasks, updates
 from keras_ctxrep.models import bert, stack, static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import Model, copy_weights
+from keras_ctxrep.places import published
 from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
@@ -211,14 +212,9 @@ def _over_base(folder: str | Path, model: keras.Model, bundle: Bundle) -> keras.
 
 def _base(name: str, asked: str) -> ModelFolder:
     """The encoder that a folder of changes names: a published one, never a path, so that it cannot point elsewhere."""
-    from keras_ctxrep import zoo  # which saves by this module
-
-    try:
-        folder = zoo.get(name) if zoo.lookup(name).shipped else zoo.cached(zoo.lookup(name))
-    except ValueError as error:
-        raise ValueError(f"{asked}: the encoder that it changes: {error}") from None
+    folder = published(name)
     if folder is None:
-        raise ValueError(f"{asked}: it changes {name}, which is not downloaded yet: `ctxrep zoo get {name}`")
+        raise ValueError(f"{asked}: it changes {checks.printable(name)}, which is not here: `ctxrep zoo get {name}`")
     return load(folder)
 
 

@@ -13,10 +13,11 @@ from keras_ctxrep import tasks
 from keras_ctxrep.checks import warn
 from keras_ctxrep.inference.predictor import Engine, Predictor, Runner
 from keras_ctxrep.inference.silence import start_tensorflow
+from keras_ctxrep.places import cache_folder
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.version import __version__
-from keras_ctxrep.zoo.folders import cache_folder, lock
+from keras_ctxrep.zoo.folders import lock
 
 if TYPE_CHECKING:
     from keras_ctxrep.inference.filling import Filler

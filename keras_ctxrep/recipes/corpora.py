@@ -13,13 +13,13 @@ from tqdm import tqdm
 from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.checks import of_kind
 from keras_ctxrep.options import Text
+from keras_ctxrep.places import cache_folder
 from keras_ctxrep.text.corpus import documents, hold_out, sample, without
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, segment_pairs
 from keras_ctxrep.text.tokens import WordPiece, read_vocab, split_words, vocab_text
 from keras_ctxrep.text.units import TokenFeatures
 from keras_ctxrep.version import __version__
-from keras_ctxrep.zoo.folders import cache_folder
 
 NO_PAIRS = "the held-out text has no pair of segments: one sentence a line, an empty line between documents"
 

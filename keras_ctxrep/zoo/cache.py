@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
+from keras_ctxrep import places
 from keras_ctxrep.atomic import sha256, temporary_folder
 from keras_ctxrep.checks import printable
 from keras_ctxrep.text import bundle as bundles
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["cached", "describe", "find", "get", "load"]
 
-SHIPPED = Path(__file__).with_name("weights")  # NAME/ is the model folder of a model that comes with the package
-
 
 def cached(entry: Entry, cache: str | Path | None = None) -> Path | None:
     """The model folder of an entry in the package or in the cache, or None if it is in neither.
@@ -38,7 +37,7 @@ def cached(entry: Entry, cache: str | Path | None = None) -> Path | None:
     >>> cached(lookup("elmo_2x2048_256_2048cnn_1xhighway"), "/nowhere") is None
     True
     """
-    folder = (SHIPPED if entry.shipped else folders.cache_folder(cache)) / entry.name
+    folder = (places.SHIPPED if entry.shipped else places.cache_folder(cache)) / entry.name
     return folder if (folder / NAME).is_file() else None
 
 
@@ -135,7 +134,7 @@ def get(
         if source is not None:
             raise ValueError(f"{entry.name}: it comes with the package, so {source} is not read")
         return find(entry.name)
-    folder = folders.cache_folder(cache) / entry.name
+    folder = places.cache_folder(cache) / entry.name
     if cached(entry, cache) is not None:
         try:
             bundles.load(folder)
@@ -147,7 +146,7 @@ def get(
             return folder
     if source is None and not entry.urls:
         raise ValueError(f"{entry.name}: no source: {entry.note}")
-    downloads = folders.cache_folder(cache) / "downloads" / entry.name
+    downloads = places.cache_folder(cache) / "downloads" / entry.name
     with folders.lock(downloads, entry.name, report):
         if folders.is_whole(folder):  # another process has made it meanwhile
             return folder

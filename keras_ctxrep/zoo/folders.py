@@ -1,7 +1,6 @@
 """The cache on the disk: where it is, locks on its models, and model folders written into it with their origin."""
 
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,14 +13,8 @@ from keras_ctxrep.text import bundle as bundles
 if TYPE_CHECKING:
     import keras
 
-CACHE = "CTXREP_CACHE"  # environment variable: the folder of downloaded models
 SOURCE = "source.json"  # in a cached model folder: its source, and the hashes of the files if they are known
 Report = Callable[[str], None]  # called with messages for the user, of one line each
-
-
-def cache_folder(cache: str | Path | None = None) -> Path:
-    """The folder of downloaded models: `cache`, $CTXREP_CACHE or ~/.cache/keras_ctxrep."""
-    return Path(cache or os.environ.get(CACHE) or Path.home() / ".cache" / "keras_ctxrep").expanduser()
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
 from urllib.request import Request
 
+from keras_ctxrep import places
 from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.checks import printable, read_json
 from keras_ctxrep.text import bundle as bundles
@@ -80,7 +81,7 @@ def get(
     """
     repository = _Hub(name, endpoint)
     commit = repository.commit()
-    folder = folders.cache_folder(cache) / "hf" / repository.repository / commit
+    folder = places.cache_folder(cache) / "hf" / repository.repository / commit
     source = repository.snapshot(commit)
     with folders.lock(folder, name, report):
         if not folders.is_whole(folder):

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from keras_ctxrep import saving
+from keras_ctxrep import places, saving
 from keras_ctxrep.cli.main import main
 from keras_ctxrep.commands import printing as command
-from keras_ctxrep.zoo import cache as cache_module
 from keras_ctxrep.zoo import entries
 from tests import tiny
 from tests.hostile import ESCAPES
@@ -58,7 +57,7 @@ def test_labels_of_a_model(tmp_path, capsys):
 def test_cards_and_warnings(tmp_path, capsys, monkeypatch):
     entry = next(entry for entry in entries.ENTRIES if entry.shipped)
     saving.save(tmp_path / entry.name, *tiny.model("embed", card=f"# {ESCAPES}\n\nline\n"))
-    monkeypatch.setattr(cache_module, "SHIPPED", tmp_path)
+    monkeypatch.setattr(places, "SHIPPED", tmp_path)
     assert main(["zoo", "show", entry.name]) == 0
     assert is_safe(shown := capsys.readouterr().out) and "# \\x1b]0;pwned" in shown and "\n\nline\n" in shown
 

@@ -30,7 +30,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep import saving, zoo
+from keras_ctxrep import places, saving, zoo
 from keras_ctxrep.atomic import sha256
 from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import allennlp
@@ -140,7 +140,7 @@ def entry(monkeypatch):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv(folders.CACHE, str(tmp_path / "cache"))
+    monkeypatch.setenv(places.CACHE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -169,7 +169,7 @@ def test_every_entry_is_complete():
     names = [entry.name for entry in zoo.ENTRIES]
     assert len(set(names)) == len(names) >= 48
     for entry in zoo.ENTRIES:
-        assert re.fullmatch(r"(elmo|bert|static|g2p|ernie)_[^/]+/[^/]+", entry.name) and entry.licence
+        assert re.fullmatch(r"(elmo|bert|static|glove|g2p|ernie)_[^/]+/[^/]+", entry.name) and entry.licence
         assert entry.citation.startswith("https://")
         assert all(re.fullmatch(r"https://\S+\.(zip|tar\.gz|hdf5|json|safetensors|txt)", url) for url in entry.urls)
         assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in entry.sha256.values())
@@ -718,7 +718,7 @@ def test_files_of_a_killed_conversion_are_removed_by_the_next(published, entry, 
     code = """
 import os, signal, sys
 from dataclasses import replace
-from keras_ctxrep import saving, zoo
+from keras_ctxrep import places, saving, zoo
 from keras_ctxrep.zoo import entries
 entry = zoo.Entry(sys.argv[1], "allennlp", ("https://publisher.invalid/models/tiny_weights.hdf5",), "x", "https://x")
 entries.ENTRIES = (entry,)
@@ -807,7 +807,7 @@ def test_a_shipped_model_is_not_read_from_elsewhere(published):
 
 
 def test_an_installation_without_the_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache_module, "SHIPPED", tmp_path)
+    monkeypatch.setattr(places, "SHIPPED", tmp_path)
     for use in (zoo.find, zoo.get, zoo.load):
         with pytest.raises(ValueError, match="missing from this installation of keras_ctxrep: install it again"):
             use(SHIPPED[0].name)

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from keras_ctxrep import zoo
+from keras_ctxrep import places, zoo
 from keras_ctxrep.zoo import cache as cache_module
-from keras_ctxrep.zoo import download, entries, folders
+from keras_ctxrep.zoo import download, entries
 from tests.hostile import ESCAPES, drip, endless, http, server
 
 NAME = "elmo_1x8_4_2048cnn_0xhighway/test"
@@ -67,7 +67,7 @@ def cache(tmp_path, monkeypatch):
     made = zoo.Entry(NAME, "allennlp", (url,), "unrestricted", "https://arxiv.org/abs/1802.05365")
     monkeypatch.setattr(entries, "ENTRIES", (made,))
     monkeypatch.setattr(cache_module, "_largest", lambda entry: 1_000_000)
-    monkeypatch.setenv(folders.CACHE, str(tmp_path / "a" / "b" / "cache"))
+    monkeypatch.setenv(places.CACHE, str(tmp_path / "a" / "b" / "cache"))
     return tmp_path / "a" / "b" / "cache"
 
 
