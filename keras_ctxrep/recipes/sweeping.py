@@ -1,4 +1,4 @@
-"""Fine-tuning with several values of some options and several seeds; the best model is kept."""
+"""Several fine-tuning runs, each of which is trained once; sweeps over values and seeds, whose best model is kept."""
 
 import gc
 import hashlib
@@ -24,9 +24,56 @@ from keras_ctxrep.training.strategy import choose, several_workers
 
 __all__ = ["Experiment", "sweep"]
 
-TABLE = "sweep.tsv"
-_FOLDER = "sweep"  # of the runs, in the model folder
+TABLE, FOLDER = "sweep.tsv", "sweep"  # the results, and the runs, in the model folder
 _OPTIONS = {entry.name: entry for entry in fields(Finetuning)}
+
+
+def train_once(run: Run, name: str, number: str, observers: Observers) -> dict[str, Any]:
+    """Trains one of several runs, unless it is finished in its folder.
+
+    Args:
+        run: the run.
+        name, number: of it in messages, e.g. "seed 1" and "2 of 3".
+        observers: `announce` is called with a line about the run when it begins.
+
+    Returns: its record, run.json.
+    """
+    done = finished(run.out, run.record().identity)
+    if observers.announce is not None:
+        observers.announce(f"run {number}: {name}" + " (finished before)" * done)
+    if not done:
+        try:
+            run.train(replace(observers, announce=None))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        gc.collect()  # the model, whose parts refer to each other
+    return json.loads((Path(run.out) / NAME).read_text(encoding="utf-8"))
+
+
+def seed_table(
+    header: Sequence[str],
+    rows: Sequence[tuple[Sequence[str], Mapping[int, float], Sequence[str]]],
+    digits: int,
+    more: Sequence[str] = (),
+) -> list[list[str]]:
+    """Rows of text, the first a header: mean of each row's scores and, of several seeds, standard deviation and each.
+
+    Args:
+        header, more: columns before these, of which the last is the mean, and after them.
+        rows: cells before these, scores by seed, and cells after them.
+        digits: after the point.
+
+    >>> seed_table(["set", "mean"], [(["a"], {0: 1.0, 1: 2.0}, [])], 1)
+    [['set', 'mean', 'std', 'seed 0', 'seed 1'], ['a', '1.5', '0.7', '1.0', '2.0']]
+    """
+    seeds = sorted({seed for _, scores, _ in rows for seed in scores})
+    of_seeds = ["std", *(f"seed {seed}" for seed in seeds)] if len(seeds) > 1 else []
+    lines = [[*header, *of_seeds, *more]]
+    for before, scores, after in rows:
+        deviation = statistics.stdev(scores.values()) if len(scores) > 1 else None
+        shown = [statistics.fmean(scores.values()), deviation, *map(scores.get, seeds)][: len(of_seeds) + 1]
+        lines.append([*before, *("" if value is None else f"{value:.{digits}f}" for value in shown), *after])
+    return lines
 
 
 @dataclass(frozen=True)
@@ -112,96 +159,54 @@ def sweep(
             cannot be swept, or several machines.
     """
     _check(grid, seeds)
-    trained, data, dev = tasks.get(experiment.task), experiment.data, experiment.dev
+    out, task, data, dev = Path(out), tasks.get(experiment.task), experiment.data, experiment.dev
     if isinstance(dev, float | int):
-        data, dev = split([*read(trained, data, options.columns)], dev, options.seed)
-    data = in_memory(trained, data, options.columns)
-    dev = in_memory(trained, dev, options.columns if options.dev_columns is None else options.dev_columns)
-    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    arguments = {"data": data, "dev": dev, "encoder": experiment.encoder, "task": experiment.task}
-    runs = [
-        _SeededRun(values, options.seed + number, Path(out), arguments, options, task_options or {})
-        for values in combinations
-        for number in range(seeds)
-    ]
-    if several_workers(choose(options.strategy)):
-        raise ValueError("a sweep trains on one machine: start one on each machine, with other values")
-    goes_on = (Path(out) / TABLE).exists()
-    check_replaceable(out, runs[0].record.identity, options.overwrite or goes_on)
-    for number, run in enumerate(runs, 1):
-        line = f"run {number} of {len(runs)}: {run.name}"
-        done = finished(run.folder, run.record.identity)
-        if observers.announce is not None:
-            observers.announce(f"{line} (finished before)" if done else line)
-        if not done:
-            run.train(observers)
-    rows = [_row([run for run in runs if run.values == values]) for values in combinations]
-    rows.sort(key=lambda row: row.mean if row.smaller else -row.mean)  # stable: of equals the first
-    _write(rows, Path(out), options.seed)
-    _copy(rows[0].best, Path(out))
-    return rows
+        data, dev = split([*read(task, data, options.columns)], dev, options.seed)
+    dev_columns = options.columns if options.dev_columns is None else options.dev_columns
+    rows = in_memory(task, data, options.columns), in_memory(task, dev, dev_columns)
 
-
-def table(rows: Sequence[SweepResult], first_seed: int = 0) -> list[list[str]]:
-    """Rows of text, the first a header: values, mean and standard deviation of the metric, the metric of each seed."""
-    seeds = [f"seed {first_seed + number}" for number in range(len(rows[0].scores))]
-    header = [*rows[0].values, rows[0].metric, *(["std", *seeds] if len(seeds) > 1 else [])]
-    lines = [header]
-    for row in rows:
-        scores = [f"{score:.4f}" for score in row.scores]
-        deviation = [] if row.deviation is None else [f"{row.deviation:.4f}", *scores]
-        lines.append([*map(str, row.values.values()), f"{row.mean:.4f}", *deviation])
-    return lines
-
-
-class _SeededRun:
-    """One combination with one seed."""
-
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        seed: int,
-        out: Path,
-        arguments: Mapping[str, Any],
-        options: Finetuning,
-        task_options: Mapping[str, Any],
-    ):
-        self.values = dict(values)
-        self.name = ",".join(f"{name}={value}" for name, value in {**values, "seed": seed}.items())
-        self.folder = out / _FOLDER / _as_file_name(self.name)
-        changed = {name: value for name, value in values.items() if name in _OPTIONS}
-        changed |= {"seed": seed, "overwrite": True}  # of runs with other data
+    def run_of(values: Mapping[str, Any], seed: int) -> tuple[Run, str]:
+        """A run, and its name."""
+        name = ",".join(f"{key}={value}" for key, value in {**values, "seed": seed}.items())
+        folder = out / FOLDER / _as_file_name(name)
+        changed = {"seed": seed, "overwrite": True}  # of runs with other data
         if options.tensorboard is not None:
-            changed["tensorboard"] = Path(options.tensorboard) / self.folder.name
-        task_options = {**task_options, **{name: value for name, value in values.items() if name not in _OPTIONS}}
-        self._arguments = {
-            **arguments,
-            "out": self.folder,
-            "options": replace(options, **changed),
-            "task_options": task_options,
-        }
-        run = Run(**self._arguments)
+            changed["tensorboard"] = Path(options.tensorboard) / folder.name
+        changed |= {key: value for key, value in values.items() if key in _OPTIONS}
+        of_task = {**(task_options or {}), **{key: value for key, value in values.items() if key not in _OPTIONS}}
+        run = Run(*rows, experiment.encoder, folder, task.name, replace(options, **changed), of_task)
         run.check_out(out)
         run.check()
-        self.record, self.task = run.record(), run.task
+        return run, name
 
-    def train(self, observers: Observers) -> None:
-        try:
-            _train(replace(observers, announce=None), **self._arguments)
-        except ValueError as error:
-            raise ValueError(f"{self.name}: {error}") from error
-        gc.collect()  # the model, whose parts refer to each other
+    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    planned = [(values, seed) for values in combinations for seed in range(options.seed, options.seed + seeds)]
+    first, *_ = [run_of(*each)[0].record().identity for each in planned]  # an error is raised before the first run
+    if several_workers(choose(options.strategy)):
+        raise ValueError("a sweep trains on one machine: start one on each machine, with other values")
+    check_replaceable(out, first, options.overwrite or (out / TABLE).exists())
+    done = []
+    for number, each in enumerate(planned, 1):
+        run, name = run_of(*each)
+        history = train_once(run, name, f"{number} of {len(planned)}", observers)["history"]
+        metric = next(key for key in history[0] if key.startswith("val_")).removeprefix("val_")
+        done.append((metric, task.best(metric, (entry[f"val_{metric}"] for entry in history)), Path(run.out)))
+    results = []
+    for start, values in enumerate(combinations):
+        metrics, scores, folders = zip(*done[start * seeds : (start + 1) * seeds], strict=True)
+        results.append(SweepResult(values, metrics[0], scores, folders, metrics[0] in task.smaller))
+    results.sort(key=lambda result: result.mean if result.smaller else -result.mean)  # stable: of equals the first
+    with atomic_write(out / TABLE) as path:
+        lines = table(results, options.seed)
+        path.write_text("".join("\t".join(line) + "\n" for line in lines), encoding="utf-8")
+    _copy(results[0].best, out)
+    return results
 
-    def score(self) -> tuple[str, float]:
-        """Name and value of the main metric, of the best evaluation."""
-        history = json.loads((self.folder / NAME).read_text(encoding="utf-8"))["history"]
-        metric = next(name for name in history[0] if name.startswith("val_"))
-        name = metric.removeprefix("val_")
-        return name, self.task.best(name, (entry[metric] for entry in history))
 
-
-def _train(observers: Observers, **arguments: Any) -> None:
-    Run(**arguments).train(observers)
+def table(results: Sequence[SweepResult], first_seed: int = 0) -> list[list[str]]:
+    """Rows of text, the first a header: values, mean and standard deviation of the metric, the metric of each seed."""
+    rows = [([*map(str, each.values.values())], dict(enumerate(each.scores, first_seed)), []) for each in results]
+    return seed_table([*results[0].values, results[0].metric], rows, 4)
 
 
 def _as_file_name(name: str) -> str:
@@ -227,17 +232,6 @@ def _check(grid: Mapping[str, Sequence], seeds: int) -> None:
             raise ValueError(f"{name}={values!r}: a list of values is needed")
         if len({repr(value) for value in values}) < len(values):
             raise ValueError(f"{name}={list(values)}: a value is there twice")
-
-
-def _row(runs: Sequence[_SeededRun]) -> SweepResult:
-    metrics, scores = zip(*(run.score() for run in runs), strict=True)
-    smaller = metrics[0] in runs[0].task.smaller
-    return SweepResult(runs[0].values, metrics[0], scores, tuple(run.folder for run in runs), smaller)
-
-
-def _write(rows: Sequence[SweepResult], out: Path, first_seed: int) -> None:
-    with atomic_write(out / TABLE) as path:
-        path.write_text("".join("\t".join(line) + "\n" for line in table(rows, first_seed)), encoding="utf-8")
 
 
 def _copy(best: Path, out: Path) -> None:
