@@ -8,10 +8,10 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from keras_ctxrep import tasks, zoo
 from keras_ctxrep.atomic import atomic_write
-from keras_ctxrep.commands.glue import Glue
 from keras_ctxrep.commands.score import score
 from keras_ctxrep.deprecated import moved
 from keras_ctxrep.inference.engines import open_model
@@ -21,6 +21,9 @@ from keras_ctxrep.recipes.glue_sets import GLUE, SETS, Set, located, of_yaml
 from keras_ctxrep.recipes.sweeping import seed_table, train_once
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.training.runs import finished
+
+if TYPE_CHECKING:
+    from keras_ctxrep.commands.glue import Glue
 
 __all__ = ["Cell", "results_table"]
 
@@ -61,7 +64,7 @@ class Cell:
     identity: str
 
 
-def train_cells(command: Glue) -> list[Cell]:
+def train_cells(command: "Glue") -> list[Cell]:
     """Trains and scores each set with each seed, but for what is finished, and writes the table after each."""
     out, sets, cells = Path(command.out), _sets(command), []
     written = {(cell.set, cell.seed): cell for cell in _finished(out)}
@@ -91,7 +94,7 @@ def train_cells(command: Glue) -> list[Cell]:
     return cells
 
 
-def _sets(command: Glue) -> list[Set]:
+def _sets(command: "Glue") -> list[Set]:
     """The sets that are chosen and that the encoder reads; of others it is announced that they are left out."""
     known, data, encoder = SETS if command.table is None else of_yaml(command.table), command.data, command.encoder
     names = {name.casefold(): name for name in known}
@@ -137,7 +140,7 @@ def _submit(entry: Set, cells: Sequence[Cell], out: Path) -> None:
             archive.write(file, file.name)
 
 
-def _command_line(command: Glue, name: str, seed: int) -> str:
+def _command_line(command: "Glue", name: str, seed: int) -> str:
     """That of one cell."""
     words, own = ["ctxrep", "glue"], {"sets": name, "seed": seed, "seeds": 1}
     for entry in fields(command):

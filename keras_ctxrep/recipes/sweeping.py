@@ -8,24 +8,28 @@ import re
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write
-from keras_ctxrep.options import Finetuning, keywords
+from keras_ctxrep.deprecated import moved
+from keras_ctxrep.options import Finetuning, Options
 from keras_ctxrep.recipes.finetuning import Observers, Run
-from keras_ctxrep.recipes.reading import Data, in_memory, read, split
+from keras_ctxrep.recipes.reading import in_memory, read, split
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.training import checkpoints
 from keras_ctxrep.training.runs import NAME, check_replaceable, finished
 from keras_ctxrep.training.strategy import choose, several_workers
 
-__all__ = ["Experiment", "sweep"]
+if TYPE_CHECKING:
+    from keras_ctxrep.commands.train import Train
+
+__getattr__ = moved(__name__, "keras_ctxrep.commands.train")
 
 TABLE, FOLDER = "sweep.tsv", "sweep"  # the results, and the runs, in the model folder
-_OPTIONS = {entry.name: entry for entry in fields(Finetuning)}
+_OPTIONS = Finetuning.__dataclass_fields__
 
 
 def train_once(run: Run, name: str, number: str, observers: Observers) -> dict[str, Any]:
@@ -114,91 +118,52 @@ class SweepResult:
         return self.folders[self.scores.index(self.score)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """What each run of a sweep has in common; its fields are those of `finetune`."""
-
-    data: Data
-    dev: Data | float
-    encoder: str | Path
-    task: str = "classify"
-
-
-@keywords(Finetuning, experiment=Experiment, observers=Observers)
-def sweep(
-    grid: Mapping[str, Sequence],
-    out: str | Path,
-    seeds: int = 1,
-    *,
-    experiment: Experiment,
-    observers: Observers,
-    options: Finetuning,
-    task_options: Mapping[str, Any] | None = None,
-) -> list[SweepResult]:
-    """Fine-tunes with every combination of some options' values, each with several seeds, and keeps the best model.
-
-    Each run is a model folder in OUT/sweep; the same call resumes an interrupted sweep, and repeats no run that is
-    finished there. The table is written to OUT/sweep.tsv. The best combination is that of the highest mean, and OUT
-    becomes the model of its best seed. All seeds are compared on the same development data, on which the best weights
-    of each run are chosen too: test data are needed for a figure to report.
-
-    Args:
-        grid: option, of the run or of its task -> the values to try, in place of that in the options.
-        out: the model folder to write.
-        seeds: runs of each combination, with the seeds from `seed` on.
-        experiment: or its fields as keywords; a fraction as `dev` is drawn once.
-        observers: or its fields as keywords; `announce` is called with a line about each run when it begins, e.g.
-            "run 2 of 9: learning_rate=3e-05,seed=1".
-        task_options: as in `finetune`.
-        options: or its fields as keywords. `tensorboard` gets a folder for each run.
-
-    Returns: the combinations, the best one first.
-
-    Raises:
-        TypeError, ValueError: as in `finetune`, for any of the runs before the first one begins; or an option that
-            cannot be swept, or several machines.
-    """
-    _check(grid, seeds)
-    out, task, data, dev = Path(out), tasks.get(experiment.task), experiment.data, experiment.dev
+def train_all(command: "Train", grid: Mapping[str, Sequence]) -> list[SweepResult]:
+    """The combinations of `commands.train.sweep`: the runs of a command, with other values and seeds."""
+    _check(grid)
+    out, task, data, dev = Path(command.out), tasks.get(command.task), command.data, command.dev
     if isinstance(dev, float | int):
-        data, dev = split([*read(task, data, options.columns)], dev, options.seed)
-    dev_columns = options.columns if options.dev_columns is None else options.dev_columns
-    rows = in_memory(task, data, options.columns), in_memory(task, dev, dev_columns)
+        data, dev = split([*read(task, data, command.columns)], dev, command.seed)
+    dev_columns = command.columns if command.dev_columns is None else command.dev_columns
+    rows = in_memory(task, data, command.columns), in_memory(task, dev, dev_columns)
+
+    given = command.task_options
+    shared = given.plain() if isinstance(given, Options) else given or {}
 
     def run_of(values: Mapping[str, Any], seed: int) -> tuple[Run, str]:
         """A run, and its name."""
         name = ",".join(f"{key}={value}" for key, value in {**values, "seed": seed}.items())
-        folder = out / FOLDER / _as_file_name(name)
-        changed = {"seed": seed, "overwrite": True}  # of runs with other data
-        if options.tensorboard is not None:
-            changed["tensorboard"] = Path(options.tensorboard) / folder.name
-        changed |= {key: value for key, value in values.items() if key in _OPTIONS}
-        of_task = {**(task_options or {}), **{key: value for key, value in values.items() if key not in _OPTIONS}}
-        run = Run(*rows, experiment.encoder, folder, task.name, replace(options, **changed), of_task)
+        folder, of_task, changed = out / FOLDER / _as_file_name(name), {**shared}, {}
+        for key, value in values.items():
+            (changed if key in _OPTIONS else of_task)[key] = value
+        if command.tensorboard is not None:
+            changed["tensorboard"] = Path(command.tensorboard) / folder.name
+        options = replace(command, **changed, seed=seed, overwrite=True)  # runs with other data
+        run = Run(*rows, command.encoder, folder, task.name, options, of_task)
         run.check_out(out)
         run.check()
         return run, name
 
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    planned = [(values, seed) for values in combinations for seed in range(options.seed, options.seed + seeds)]
-    first, *_ = [run_of(*each)[0].record().identity for each in planned]  # an error is raised before the first run
-    if several_workers(choose(options.strategy)):
+    seeds, number = range(command.seed, command.seed + (command.seeds or 1)), itertools.count(1)
+    first, *_ = [run_of(values, seed)[0].record().identity for values in combinations for seed in seeds]
+    if several_workers(choose(command.strategy)):
         raise ValueError("a sweep trains on one machine: start one on each machine, with other values")
-    check_replaceable(out, first, options.overwrite or (out / TABLE).exists())
-    done = []
-    for number, each in enumerate(planned, 1):
-        run, name = run_of(*each)
-        history = train_once(run, name, f"{number} of {len(planned)}", observers)["history"]
-        metric = next(key for key in history[0] if key.startswith("val_")).removeprefix("val_")
-        done.append((metric, task.best(metric, (entry[f"val_{metric}"] for entry in history)), Path(run.out)))
+    check_replaceable(out, first, command.overwrite or (out / TABLE).exists())
     results = []
-    for start, values in enumerate(combinations):
-        metrics, scores, folders = zip(*done[start * seeds : (start + 1) * seeds], strict=True)
-        results.append(SweepResult(values, metrics[0], scores, folders, metrics[0] in task.smaller))
+    for values in combinations:
+        metric, scores, folders = "", [], []
+        for run, name in (run_of(values, seed) for seed in seeds):
+            record = train_once(run, name, f"{next(number)} of {len(combinations) * len(seeds)}", command.observers)
+            history = record["history"]
+            metric = next(key for key in history[0] if key.startswith("val_")).removeprefix("val_")
+            scores.append(task.best(metric, (entry[f"val_{metric}"] for entry in history)))
+            folders.append(Path(run.out))
+        results.append(SweepResult(values, metric, tuple(scores), tuple(folders), metric in task.smaller))
     results.sort(key=lambda result: result.mean if result.smaller else -result.mean)  # stable: of equals the first
     with atomic_write(out / TABLE) as path:
-        lines = table(results, options.seed)
-        path.write_text("".join("\t".join(line) + "\n" for line in lines), encoding="utf-8")
+        lines = ("\t".join(line) + "\n" for line in table(results, command.seed))
+        path.write_text("".join(lines), encoding="utf-8")
     _copy(results[0].best, out)
     return results
 
@@ -219,10 +184,8 @@ def _as_file_name(name: str) -> str:
     return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _check(grid: Mapping[str, Sequence], seeds: int) -> None:
+def _check(grid: Mapping[str, Sequence]) -> None:
     """Raises an error for what cannot be swept; the values themselves are checked by the options of each run."""
-    if seeds < 1:
-        raise ValueError(f"seeds={seeds}: must be at least 1")
     if "seed" in grid:
         raise ValueError("seed cannot be swept: give the number of seeds, and with `seed` the first one")
     for name, values in grid.items():
