@@ -96,9 +96,9 @@ def _path(data: str | Path, source: str | Path) -> str | Path | None:
     if data == TFDS or _prepared(source):
         return source if data == TFDS and _prepared(source) else None
     names, _, file = str(source).partition("/")
-    begins, folders = tuple(map(_plain, names.split("|"))), sorted(Path(data).glob("*/"))
-    paths = [Path(data) / source, *(folder / file for folder in folders if _plain(folder.name).startswith(begins))]
-    return next(filter(Path.is_file, paths), None)
+    begins = tuple(filter(None, map(_plain, names.split("|"))))
+    folders = [folder for folder in sorted(Path(data).glob("*/")) if _plain(folder.name).startswith(begins)]
+    return next(filter(Path.is_file, [Path(data) / source, *(folder / file for folder in folders)]), None)
 
 
 def _prepared(source: str | Path) -> bool:
