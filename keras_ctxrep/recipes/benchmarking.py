@@ -1,6 +1,5 @@
 """Fine-tuning on the sets of GLUE, or on a table of one's own sets, with several seeds: one table of figures."""
 
-import html
 import json
 import shlex
 import statistics
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from keras_ctxrep import tasks, zoo
 from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.commands.printing import html_table
 from keras_ctxrep.commands.score import score
 from keras_ctxrep.deprecated import moved
 from keras_ctxrep.inference.engines import open_model
@@ -33,7 +33,7 @@ RESULTS, MARKDOWN, PAGE, LOG, SUBMISSION = "glue.json", "glue.md", "glue.html", 
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><meta charset="utf-8"><title>Figures by set</title>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<style>body {font: 16px sans-serif; margin: 2em} td {padding: .3em .8em; white-space: nowrap}</style>
+<style>body {font: 16px sans-serif} td, th {padding: .3em .8em; text-align: left; white-space: nowrap}</style>
 <h1>Figures by set</h1>
 <p>Mean and standard deviation over the seeds, times 100; the weights at the end of each run.</p>
 """
@@ -187,9 +187,8 @@ def _write(out: Path, cells: Sequence[Cell]) -> None:
     lines = results_table(cells)
     marked = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
     marked.insert(1, "|" + "---|" * len(lines[0]))
-    tagged = ["".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in lines]
-    page = f"{_PAGE}<table>\n<tr>" + "</tr>\n<tr>".join(tagged) + "</tr>\n</table>\n"
-    written = json.dumps([vars(cell) for cell in cells], indent=1)
-    for name, text in ((RESULTS, written), (MARKDOWN, "\n".join(marked) + "\n"), (PAGE, page)):
+    texts = {RESULTS: json.dumps([vars(cell) for cell in cells], indent=1), PAGE: f"{_PAGE}{html_table(lines)}\n"}
+    texts[MARKDOWN] = "\n".join(marked) + "\n"
+    for name, text in texts.items():
         with atomic_write(out / name) as path:
             path.write_text(text, encoding="utf-8")
