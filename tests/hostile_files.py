@@ -36,7 +36,7 @@ import numpy as np
 from keras_ctxrep import saving
 from keras_ctxrep.cli.flags import read_config
 from keras_ctxrep.convert import allennlp, huggingface, vectors
-from keras_ctxrep.recipes import benchmarking
+from keras_ctxrep.recipes import glue_sets
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.pretraining import read_masked
 from keras_ctxrep.zoo import download
@@ -514,7 +514,7 @@ for name, text in {
     @case(f"glue --table: {name} in YAML", r"a\.yaml: ")
     def _yaml_table(folder: Path, text: str = text) -> None:
         (folder / "a.yaml").write_text(text)
-        benchmarking._of_yaml(folder / "a.yaml")
+        glue_sets.of_yaml(folder / "a.yaml")
 
 
 # ---------------------------------------------------------------------------------------------------- other weights

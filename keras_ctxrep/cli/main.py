@@ -229,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 # module -> what installs it; else "tf"
 _EXTRAS = {"ai_edge_litert": "edge", "matplotlib": "plot", "grpc": "serving", "google": "serving", "usearch": "search"}
-_EXTRAS |= dict.fromkeys(("sklearn", "tabulate"), "demo")
+_EXTRAS |= {"sklearn": "demo"}
 # lines of a TensorFlow error that stand before its reason
 _NO_REASON = ("Graph execution error:", "Detected at node", "<stack traces unavailable>", " ")
 

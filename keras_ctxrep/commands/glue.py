@@ -1,7 +1,7 @@
 """`ctxrep glue`: an encoder, fine-tuned on the sets of GLUE, with several seeds."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -69,11 +69,9 @@ class Glue(Finetuning, Command[list]):
         return super().from_flags(values | {"report": print_evaluation, "announce": print_line})
 
     def run(self) -> list:
-        from keras_ctxrep.recipes.benchmarking import glue
+        from keras_ctxrep.recipes.benchmarking import train_cells
 
-        options = Finetuning(**{entry.name: getattr(self, entry.name) for entry in fields(Finetuning)})
-        chosen = {name: getattr(self, name) for name in ("sets", "table", "rows", "seeds", "report", "announce")}
-        return glue(self.data, self.encoder, self.out, options=options, **chosen)
+        return train_cells(self)
 
     def show(self, result: list) -> None:
         from keras_ctxrep.recipes.benchmarking import MARKDOWN, results_table

@@ -1,5 +1,6 @@
 """What commands print, and the lines that they read."""
 
+import html
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -81,3 +82,14 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     lines = [rows[0], ["-" * width for width in widths], *rows[1:]]
     padded = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines)
     return "\n".join("  ".join(cells).rstrip() for cells in padded)
+
+
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as a table of a page, the first of them a header.
+
+    >>> html_table([["name"], ["a < b"]])
+    '<table><tr><th>name</th></tr><tr><td>a &lt; b</td></tr></table>'
+    """
+    tags = ["th", *["td"] * (len(rows) - 1)]
+    cells = ("".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in row) for tag, row in zip(tags, rows, strict=True))
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"

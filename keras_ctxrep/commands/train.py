@@ -13,7 +13,7 @@ from keras_ctxrep.commands.pretrain import model_folder
 from keras_ctxrep.commands.printing import print_error, print_evaluation, print_line, table
 from keras_ctxrep.options import Finetuning, Options, nearest_option
 
-__all__ = ["Train", "finetune"]
+__all__ = ["Train", "finetune", "sweep"]
 
 DEV = 0.1  # fraction of the labelled examples that is held out, unless --dev is given
 DEV_HELP = f"labelled examples to choose the best weights by, or the fraction of --data to hold out (default: {DEV})"
@@ -57,7 +57,8 @@ class Finetunes(Command[list]):
 
     @classmethod
     def from_flags(cls, values: dict[str, Any]) -> Self:
-        return super().from_flags({"dev": DEV} | values | {"report": print_evaluation, "announce": print_error})
+        announce = print_line if values.keys() & {"sweep", "seeds"} else print_error
+        return super().from_flags({"dev": DEV} | values | {"report": print_evaluation, "announce": announce})
 
     def show_best(self, history: list[dict]) -> None:
         """Prints the best value of the metric that chose the weights."""
@@ -116,7 +117,7 @@ class Train(Finetunes, Finetuning):
     announce: Callable[[str], object] | None = in_python()
     callbacks: Sequence = in_python(())  # of Keras
     task_options: Options | Mapping[str, Any] | None = in_python()
-    sweep: Sequence | None = argument(
+    sweep: Sequence | Mapping[str, Sequence] | None = argument(
         "train with each of these values of an option, in every combination of several options; OUT is the best model, "
         "OUT/sweep has all, OUT/sweep.tsv the table",
         None,
@@ -132,7 +133,7 @@ class Train(Finetunes, Finetuning):
         None,
         "--seeds",
         group="schedule",
-        above=0,
+        least=1,
         metavar="N",
         kw_only=True,
     )
@@ -149,34 +150,27 @@ class Train(Finetunes, Finetuning):
             "tfds:NAME:SPLIT."
         )
 
+    @property
+    def observers(self) -> Any:
+        from keras_ctxrep.recipes.finetuning import Observers
+
+        return Observers(report=self.report, announce=self.announce, callbacks=self.callbacks)
+
     def run(self) -> list:
-        if self.sweep is not None or self.seeds is not None:
-            return self._sweep()
-        from keras_ctxrep.recipes.finetuning import Observers, Run
+        if self.sweep is None and self.seeds is None:
+            from keras_ctxrep.recipes.finetuning import Run
 
-        run = Run(self.data, self.dev, self.encoder, self.out, self.task, self, self.task_options)
-        return run.train(Observers(report=self.report, announce=self.announce, callbacks=self.callbacks))
+            run = Run(self.data, self.dev, self.encoder, self.out, self.task, self, self.task_options)
+            return run.train(self.observers)
+        from keras_ctxrep.recipes.sweeping import train_all
 
-    def _sweep(self) -> list:
-        from keras_ctxrep.recipes.sweeping import sweep
-
+        if isinstance(self.sweep, Mapping):
+            return train_all(self, self.sweep)
         try:
             values = grid(self.sweep or [], Finetuning, *self.of_tasks().values())
         except ValueError as error:
             raise Usage(f"--sweep {error}") from None
-        return sweep(
-            values,
-            self.out,
-            self.seeds or 1,
-            report=self.report,
-            announce=print_line,
-            data=self.data,
-            dev=self.dev,
-            encoder=self.encoder,
-            task=self.task,
-            options=Finetuning(**{entry.name: getattr(self, entry.name) for entry in fields(Finetuning)}),
-            task_options=self.task_options,
-        )
+        return train_all(self, values)
 
     def show(self, result: list) -> None:
         if self.sweep is None and self.seeds is None:
@@ -232,3 +226,27 @@ def _value(entry: Field, text: str) -> Any:
 
 
 finetune = function(Train, "finetune")
+
+
+def sweep(grid: Mapping[str, Sequence], out: str | Path, seeds: int = 1, **given: Any) -> list:
+    """Fine-tunes with every combination of some options' values, each with several seeds, and keeps the best model.
+
+    Each run is a model folder in OUT/sweep; the same call resumes an interrupted sweep, and repeats no run that is
+    finished there. The table is written to OUT/sweep.tsv. The best combination is that of the highest mean, and OUT
+    becomes the model of its best seed. All seeds are compared on the same development data, on which the best weights
+    of each run are chosen too: test data are needed for a figure to report.
+
+    Args:
+        grid: option, of the run or of its task -> the values to try, in place of that in the options.
+        out: the model folder to write.
+        seeds: runs of each combination, with the seeds from `seed` on.
+        given: as in `finetune`. A fraction as `dev` is drawn once; `announce` is called with a line about each run when
+            it begins, e.g. "run 2 of 9: learning_rate=3e-05,seed=1"; `tensorboard` gets a folder for each run.
+
+    Returns: the combinations, the best one first.
+
+    Raises:
+        TypeError, ValueError: as in `finetune`, for any of the runs before the first one begins; or an option that
+            cannot be swept, or several machines.
+    """
+    return finetune(out=out, sweep=grid, seeds=seeds, **given)

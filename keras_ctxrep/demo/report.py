@@ -11,6 +11,7 @@ from typing import Any
 from markdown_it import MarkdownIt
 
 from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.commands.printing import html_table
 from keras_ctxrep.plots.drawing import COLOURS
 from keras_ctxrep.text.decode import entities
 from keras_ctxrep_tflite import compare
@@ -41,14 +42,14 @@ def write_report(figures: dict, path: str | Path) -> None:
         distilling_text=html.escape(f"{figures['distilling']['text']}, {figures['distilling']['words']:,} words"),
         curve=_picture(lambda axes: _curve(axes, figures["distilling"]["curve"]), (7, 2.8)),
         texts=figures["search"]["texts"],
-        questions=_table(["", "by meaning", "by words"], [*_questions(figures["search"]["entries"])]),
+        questions=html_table([["", "by meaning", "by words"], *_questions(figures["search"]["entries"])]),
         bars=_picture(lambda axes: _bars(axes, tagging["methods"]), (7, 2.4)),
         sizes=f"{tagging['sizes']['train']:,} messages to learn from, {tagging['sizes']['test']:,} to test on",
-        methods=_table(["", "F1", "95% interval", "precision", "recall"], [*_methods(tagging["methods"])]),
+        methods=html_table([["", "F1", "95% interval", "precision", "recall"], *_methods(tagging["methods"])]),
         examples="".join(f"<li>{_marked(example)}</li>" for example in figures["examples"]),
         senses=_image((path.parent / "bank.svg").read_bytes()),
         neighbours="".join(map(_neighbours, figures["senses"]["queries"])),
-        engines=_table(compare.HEADER, compare.engines_table(engines["rows"])[1:]),
+        engines=html_table(compare.engines_table(engines["rows"])),
         loaded=", ".join(engines["loaded"]) or "none",
         card=MARKDOWN.render(figures["card"]),
     )
@@ -94,13 +95,6 @@ def _neighbours(query: dict) -> str:
         before, word, after = map(html.escape, (sentence[:start], sentence[start:end], sentence[end:]))
         rows.append(f"<tr><td>{entry['score']:.3f}</td><td>{before}<b>{word}</b>{after}</td></tr>")
     return f"<h3>{html.escape(query['sentence'])}</h3><table class=left>{''.join(rows)}</table>"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
-        return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
-
-    return f"<table>{row(header, 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>"
 
 
 def _questions(entries: Sequence[dict]) -> Iterator[list[str]]:

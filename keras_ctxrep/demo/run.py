@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tabulate import tabulate
 
 from keras_ctxrep import recipes, saving, zoo
+from keras_ctxrep.commands.printing import table
 from keras_ctxrep.demo.report import write_report
 from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.inference.model import load
@@ -359,7 +359,7 @@ def _engines(out: Path, test: list[Tagged]) -> dict:
     engines = [open_model(path) for path in (folder, serving, *files)]
     rows = compare.compare(engines, test)
     rows = [row | {"engine": name} for row, name in zip(rows, names, strict=True)]
-    print(_table(compare.engines_table(rows)))
+    print(table(compare.engines_table(rows)))
 
     texts = [list(example.words) for example in test]
     command = [sys.executable, "-c", _EDGE, *map(str, files)]
@@ -418,9 +418,3 @@ def _title(text: str) -> None:
 def _coloured(text: str, code: int) -> str:
     """The text in a colour or style of ANSI terminals; plain in a file, or with NO_COLOR set (https://no-color.org)."""
     return f"\033[{code}m{text}\033[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Cells in aligned columns under a header: figures to the right, text to the left."""
-    alignment = ["right" if cell[:1].isdigit() else "left" for cell in rows[-1]]
-    return tabulate(rows[1:], rows[0], disable_numparse=True, colalign=alignment)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_ctxrep.plots.drawing import check_drawable, drawing, style
-from keras_ctxrep.plots.words import nearest_labels, principal_components
+from keras_ctxrep.plots.words import agreement, draw_projection, projection
 from keras_ctxrep.recipes.word_vectors import WordTable
 from keras_ctxrep.text import files
 
@@ -70,13 +70,9 @@ def parts_of_speech(
         raise ValueError(f"{data}: {len(tagged)} words with a vector, of {len(names)} parts of speech; two are needed")
     words = [entry.word for entry in tagged]
     unit = np.asarray(vectors.vectors(words), np.float64)
-    right = np.array([near == tag for near, tag in zip(nearest_labels(unit, tags), tags, strict=True)])
-    recall = {name: float(right[[tag == name for tag in tags]].mean()) for name in names}
-    coordinates, variance = principal_components(unit)
-    examples = {name: words[tags.index(name)] for name in names if name != OTHER}
-    result = {"words": words, "tags": tags, "coordinates": coordinates, "variance": variance}
-    result |= {"accuracy": float(right.mean()), "recall": recall, "majority": tags.count(names[0]) / len(tags)}
-    result["neighbours"] = {word: vectors.neighbours(word, k) for word in examples.values()}
+    result = {"words": words, "tags": tags, **projection(unit), **agreement(unit, tags, names)}
+    examples = [words[tags.index(name)] for name in names if name != OTHER]
+    result["neighbours"] = {word: vectors.neighbours(word, k) for word in examples}
     _draw(out, names, result)
     return result
 
@@ -131,26 +127,17 @@ def table(neighbours: Mapping[str, Iterable[tuple[str, float]]]) -> str:
 
 
 def _draw(out: str | Path, names: list[str], result: dict[str, Any]) -> None:
-    words, tags, variance = result["words"], result["tags"], result["variance"]
-    near = result["neighbours"]
+    words, tags, near = result["words"], result["tags"], result["neighbours"]
     letters = [*words, *names, *(word for row in near.values() for word, _ in row)]
     with drawing(out, letters) as figure:
         figure.set_size_inches(12.5, 6.6)
         axes, side = figure.subplots(1, 2, width_ratios=[2, 1])
-        for number, name in enumerate(names):
-            mine = [tag == name for tag in tags]
-            label = f"{name}: {sum(mine):,}, of which {result['recall'][name]:.0%}"
-            axes.scatter(*result["coordinates"][mine].T, s=9, **style(number), linewidths=0, label=label)
-            for (x, y), word in zip(result["coordinates"][mine], np.array(words)[mine], strict=True):
-                axes.annotate(
-                    str(word), (x, y), (2, 2), textcoords="offset points", fontsize=6, color=style(number)["color"]
-                )
-        axes.set_xlabel(f"first principal component: {variance[0]:.0%} of the variance")
-        axes.set_ylabel(f"second: {variance[1]:.0%}")
+        draw_projection(axes, tags, result, digits=0, s=9)
+        for at, tag, word in zip(result["coordinates"], tags, words, strict=True):
+            color = style(names.index(tag))["color"]
+            axes.annotate(word, at, (2, 2), textcoords="offset points", fontsize=6, color=color)
         accuracy = f"Nearest neighbour of the same part of speech: {result['accuracy']:.1%}"
         axes.set_title(f"{len(words):,} words. {accuracy}", fontsize=11, loc="left")
-        axes.set(xticks=[], yticks=[])
-        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, -0.06), fontsize=8, ncols=3)
         side.axis("off")
         side.set_title("Nearest words", fontsize=11, loc="left")

@@ -120,30 +120,51 @@ def senses(folder: str | Path, word: str, data: str | Path, out: str | Path, lay
     names = sorted(set(labels), key=lambda name: (-labels.count(name), name))
     if len(names) < 2:
         raise ValueError(f"{data}: only the sense {names[0]!r}; at least two are needed")
-    unit = _unit(array)
-    right = np.array([sense == label for sense, label in zip(nearest_labels(unit, labels), labels, strict=True)])
-    recall = {name: float(right[[label == name for label in labels]].mean()) for name in names}
-    majority = labels.count(names[0]) / len(labels)
-    coordinates, variance = principal_components(array)
-    result = {"coordinates": coordinates, "labels": labels, "variance": variance}
-    result |= {"accuracy": float(right.mean()), "recall": recall, "majority": majority}
-    _draw_senses(out, word, names, result)
+    result = {"labels": labels, **projection(array), **agreement(_unit(array), labels, names)}
+    with drawing(out, [word, *names]) as figure:
+        figure.set_size_inches(7.5, 5.4)
+        axes = figure.subplots()
+        draw_projection(axes, labels, result, digits=1, s=26, alpha=0.7)
+        accuracy = f"Nearest neighbour of the same sense: {result['accuracy']:.1%}"
+        axes.set_title(f"“{word}” in {len(labels):,} sentences. {accuracy}", fontsize=11, loc="left")
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, -0.08), fontsize=9, ncols=2)
     return result
 
 
-def principal_components(array: np.ndarray) -> tuple[np.ndarray, list[float]]:
-    """Vectors, float64 (N, D), on their first two principal components, (N, 2), and the fractions of the variance."""
+def projection(array: np.ndarray) -> dict[str, Any]:
+    """Vectors, float64 (N, D), on their first two principal components: "coordinates", (N, 2), and "variance", on each.
+
+    The latter are fractions of that of the vectors.
+    """
     centred = array - array.mean(0)
     _, deviations, axes = np.linalg.svd(centred, full_matrices=False)
     signs = np.sign([axis[np.argmax(np.abs(axis))] for axis in axes[:2]])  # so that a picture is not mirrored
     variance = deviations**2 / max(np.sum(deviations**2), 1e-300)
-    return centred @ axes[:2].T * signs, variance[:2].tolist()
+    return {"coordinates": centred @ axes[:2].T * signs, "variance": variance[:2].tolist()}
 
 
-def nearest_labels(unit: np.ndarray, labels: Sequence[str]) -> list[str]:
-    """The label of each vector's nearest neighbour among the others; the vectors have length 1."""
-    numbers = np.arange(len(unit))
-    return [labels[int(np.argmax(np.where(numbers == at, -2, unit @ unit[at])))] for at in range(len(unit))]
+def agreement(unit: np.ndarray, labels: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """How many vectors of length 1 have the label of their nearest neighbour: "accuracy", and "recall" of each label.
+
+    And "majority", the fraction of the first of the labels' names, the most frequent one.
+    """
+    numbers, kinds = np.arange(len(unit)), np.array(labels)
+    near = [int(np.argmax(np.where(numbers == at, -2, unit @ unit[at]))) for at in numbers]
+    right = kinds[near] == kinds
+    recall = {name: float(right[kinds == name].mean()) for name in names}
+    return {"accuracy": float(right.mean()), "recall": recall, "majority": float((kinds == names[0]).mean())}
+
+
+def draw_projection(axes: Any, labels: Sequence[str], result: dict[str, Any], digits: int, **points: Any) -> None:
+    """Draws what `projection` and `agreement` give, each label in its colour; `points` are as of `axes.scatter`."""
+    for number, (name, recall) in enumerate(result["recall"].items()):
+        mine = result["coordinates"][[label == name for label in labels]]
+        label = f"{name}: {len(mine):,}, of which {recall:.{digits}%}"
+        axes.scatter(*mine.T, **style(number), linewidths=0, label=label, **points)
+    axes.set_xlabel(f"first principal component: {result['variance'][0]:.0%} of the variance")
+    axes.set_ylabel(f"second: {result['variance'][1]:.0%}")
+    axes.set(xticks=[], yticks=[])
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _sense_vectors(folder, word: str, data: str | Path, layer: str | None) -> tuple[list[str], np.ndarray]:
@@ -160,24 +181,6 @@ def _sense_vectors(folder, word: str, data: str | Path, layer: str | None) -> tu
             raise ValueError(f"{example.source}: the model finds no piece in the word {word!r}")
         vectors.append(array[context_words.index(occurrence)])
     return [str(example.label) for example in examples], np.asarray(vectors, np.float64)
-
-
-def _draw_senses(out: str | Path, word: str, names: list[str], result: dict[str, Any]) -> None:
-    labels, variance = result["labels"], result["variance"]
-    with drawing(out, [word, *names]) as figure:
-        figure.set_size_inches(7.5, 5.4)
-        axes = figure.subplots()
-        for number, name in enumerate(names):
-            coordinates = result["coordinates"][[label == name for label in labels]]
-            label = f"{name}: {len(coordinates):,}, of which {result['recall'][name]:.1%}"
-            axes.scatter(*coordinates.T, s=26, **style(number), alpha=0.7, linewidths=0, label=label)
-        axes.set_xlabel(f"first principal component: {variance[0]:.0%} of the variance")
-        axes.set_ylabel(f"second: {variance[1]:.0%}")
-        accuracy = f"Nearest neighbour of the same sense: {result['accuracy']:.1%}"
-        axes.set_title(f"“{word}” in {len(labels):,} sentences. {accuracy}", fontsize=11, loc="left")
-        axes.set(xticks=[], yticks=[])
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, -0.08), fontsize=9, ncols=2)
 
 
 def _unit(array: np.ndarray) -> np.ndarray:

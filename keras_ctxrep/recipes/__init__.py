@@ -20,12 +20,11 @@ from keras_ctxrep.commands.pretrain import pretrain, pretrain_static
 from keras_ctxrep.commands.score import score
 from keras_ctxrep.commands.search import open_index
 from keras_ctxrep.commands.tflite import tflite
-from keras_ctxrep.commands.train import finetune
+from keras_ctxrep.commands.train import finetune, sweep
 from keras_ctxrep.deprecated import move_modules
 
 if TYPE_CHECKING:
     from keras_ctxrep.recipes.scoring import score_sentences
-    from keras_ctxrep.recipes.sweeping import sweep
 
 __all__ = [
     "again",
@@ -54,7 +53,6 @@ __all__ = [
 
 _MODULES = {  # imported when the function is first used
     "score_sentences": "keras_ctxrep.recipes.scoring",
-    "sweep": "keras_ctxrep.recipes.sweeping",
 }
 
 move_modules(

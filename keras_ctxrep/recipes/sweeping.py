@@ -1,4 +1,4 @@
-"""Fine-tuning with several values of some options and several seeds; the best model is kept."""
+"""Several fine-tuning runs, each of which is trained once; sweeps over values and seeds, whose best model is kept."""
 
 import gc
 import hashlib
@@ -8,25 +8,76 @@ import re
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write
-from keras_ctxrep.options import Finetuning, keywords
+from keras_ctxrep.deprecated import moved
+from keras_ctxrep.options import Finetuning, Options
 from keras_ctxrep.recipes.finetuning import Observers, Run
-from keras_ctxrep.recipes.reading import Data, in_memory, read, split
+from keras_ctxrep.recipes.reading import in_memory, read, split
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.training import checkpoints
 from keras_ctxrep.training.runs import NAME, check_replaceable, finished
 from keras_ctxrep.training.strategy import choose, several_workers
 
-__all__ = ["Experiment", "sweep"]
+if TYPE_CHECKING:
+    from keras_ctxrep.commands.train import Train
 
-TABLE = "sweep.tsv"
-_FOLDER = "sweep"  # of the runs, in the model folder
-_OPTIONS = {entry.name: entry for entry in fields(Finetuning)}
+__getattr__ = moved(__name__, "keras_ctxrep.commands.train")
+
+TABLE, FOLDER = "sweep.tsv", "sweep"  # the results, and the runs, in the model folder
+_OPTIONS = Finetuning.__dataclass_fields__
+
+
+def train_once(run: Run, name: str, number: str, observers: Observers) -> dict[str, Any]:
+    """Trains one of several runs, unless it is finished in its folder.
+
+    Args:
+        run: the run.
+        name, number: of it in messages, e.g. "seed 1" and "2 of 3".
+        observers: `announce` is called with a line about the run when it begins.
+
+    Returns: its record, run.json.
+    """
+    done = finished(run.out, run.record().identity)
+    if observers.announce is not None:
+        observers.announce(f"run {number}: {name}" + " (finished before)" * done)
+    if not done:
+        try:
+            run.train(replace(observers, announce=None))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        gc.collect()  # the model, whose parts refer to each other
+    return json.loads((Path(run.out) / NAME).read_text(encoding="utf-8"))
+
+
+def seed_table(
+    header: Sequence[str],
+    rows: Sequence[tuple[Sequence[str], Mapping[int, float], Sequence[str]]],
+    digits: int,
+    more: Sequence[str] = (),
+) -> list[list[str]]:
+    """Rows of text, the first a header: mean of each row's scores and, of several seeds, standard deviation and each.
+
+    Args:
+        header, more: columns before these, of which the last is the mean, and after them.
+        rows: cells before these, scores by seed, and cells after them.
+        digits: after the point.
+
+    >>> seed_table(["set", "mean"], [(["a"], {0: 1.0, 1: 2.0}, [])], 1)
+    [['set', 'mean', 'std', 'seed 0', 'seed 1'], ['a', '1.5', '0.7', '1.0', '2.0']]
+    """
+    seeds = sorted({seed for _, scores, _ in rows for seed in scores})
+    of_seeds = ["std", *(f"seed {seed}" for seed in seeds)] if len(seeds) > 1 else []
+    lines = [[*header, *of_seeds, *more]]
+    for before, scores, after in rows:
+        deviation = statistics.stdev(scores.values()) if len(scores) > 1 else None
+        shown = [statistics.fmean(scores.values()), deviation, *map(scores.get, seeds)][: len(of_seeds) + 1]
+        lines.append([*before, *("" if value is None else f"{value:.{digits}f}" for value in shown), *after])
+    return lines
 
 
 @dataclass(frozen=True)
@@ -67,141 +118,60 @@ class SweepResult:
         return self.folders[self.scores.index(self.score)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """What each run of a sweep has in common; its fields are those of `finetune`."""
-
-    data: Data
-    dev: Data | float
-    encoder: str | Path
-    task: str = "classify"
-
-
-@keywords(Finetuning, experiment=Experiment, observers=Observers)
-def sweep(
-    grid: Mapping[str, Sequence],
-    out: str | Path,
-    seeds: int = 1,
-    *,
-    experiment: Experiment,
-    observers: Observers,
-    options: Finetuning,
-    task_options: Mapping[str, Any] | None = None,
-) -> list[SweepResult]:
-    """Fine-tunes with every combination of some options' values, each with several seeds, and keeps the best model.
-
-    Each run is a model folder in OUT/sweep; the same call resumes an interrupted sweep, and repeats no run that is
-    finished there. The table is written to OUT/sweep.tsv. The best combination is that of the highest mean, and OUT
-    becomes the model of its best seed. All seeds are compared on the same development data, on which the best weights
-    of each run are chosen too: test data are needed for a figure to report.
-
-    Args:
-        grid: option, of the run or of its task -> the values to try, in place of that in the options.
-        out: the model folder to write.
-        seeds: runs of each combination, with the seeds from `seed` on.
-        experiment: or its fields as keywords; a fraction as `dev` is drawn once.
-        observers: or its fields as keywords; `announce` is called with a line about each run when it begins, e.g.
-            "run 2 of 9: learning_rate=3e-05,seed=1".
-        task_options: as in `finetune`.
-        options: or its fields as keywords. `tensorboard` gets a folder for each run.
-
-    Returns: the combinations, the best one first.
-
-    Raises:
-        TypeError, ValueError: as in `finetune`, for any of the runs before the first one begins; or an option that
-            cannot be swept, or several machines.
-    """
-    _check(grid, seeds)
-    trained, data, dev = tasks.get(experiment.task), experiment.data, experiment.dev
+def train_all(command: "Train", grid: Mapping[str, Sequence]) -> list[SweepResult]:
+    """The combinations of `commands.train.sweep`: the runs of a command, with other values and seeds."""
+    _check(grid)
+    out, task, data, dev = Path(command.out), tasks.get(command.task), command.data, command.dev
     if isinstance(dev, float | int):
-        data, dev = split([*read(trained, data, options.columns)], dev, options.seed)
-    data = in_memory(trained, data, options.columns)
-    dev = in_memory(trained, dev, options.columns if options.dev_columns is None else options.dev_columns)
-    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    arguments = {"data": data, "dev": dev, "encoder": experiment.encoder, "task": experiment.task}
-    runs = [
-        _SeededRun(values, options.seed + number, Path(out), arguments, options, task_options or {})
-        for values in combinations
-        for number in range(seeds)
-    ]
-    if several_workers(choose(options.strategy)):
-        raise ValueError("a sweep trains on one machine: start one on each machine, with other values")
-    goes_on = (Path(out) / TABLE).exists()
-    check_replaceable(out, runs[0].record.identity, options.overwrite or goes_on)
-    for number, run in enumerate(runs, 1):
-        line = f"run {number} of {len(runs)}: {run.name}"
-        done = finished(run.folder, run.record.identity)
-        if observers.announce is not None:
-            observers.announce(f"{line} (finished before)" if done else line)
-        if not done:
-            run.train(observers)
-    rows = [_row([run for run in runs if run.values == values]) for values in combinations]
-    rows.sort(key=lambda row: row.mean if row.smaller else -row.mean)  # stable: of equals the first
-    _write(rows, Path(out), options.seed)
-    _copy(rows[0].best, Path(out))
-    return rows
+        data, dev = split([*read(task, data, command.columns)], dev, command.seed)
+    dev_columns = command.columns if command.dev_columns is None else command.dev_columns
+    rows = in_memory(task, data, command.columns), in_memory(task, dev, dev_columns)
 
+    given = command.task_options
+    shared = given.plain() if isinstance(given, Options) else given or {}
 
-def table(rows: Sequence[SweepResult], first_seed: int = 0) -> list[list[str]]:
-    """Rows of text, the first a header: values, mean and standard deviation of the metric, the metric of each seed."""
-    seeds = [f"seed {first_seed + number}" for number in range(len(rows[0].scores))]
-    header = [*rows[0].values, rows[0].metric, *(["std", *seeds] if len(seeds) > 1 else [])]
-    lines = [header]
-    for row in rows:
-        scores = [f"{score:.4f}" for score in row.scores]
-        deviation = [] if row.deviation is None else [f"{row.deviation:.4f}", *scores]
-        lines.append([*map(str, row.values.values()), f"{row.mean:.4f}", *deviation])
-    return lines
-
-
-class _SeededRun:
-    """One combination with one seed."""
-
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        seed: int,
-        out: Path,
-        arguments: Mapping[str, Any],
-        options: Finetuning,
-        task_options: Mapping[str, Any],
-    ):
-        self.values = dict(values)
-        self.name = ",".join(f"{name}={value}" for name, value in {**values, "seed": seed}.items())
-        self.folder = out / _FOLDER / _as_file_name(self.name)
-        changed = {name: value for name, value in values.items() if name in _OPTIONS}
-        changed |= {"seed": seed, "overwrite": True}  # of runs with other data
-        if options.tensorboard is not None:
-            changed["tensorboard"] = Path(options.tensorboard) / self.folder.name
-        task_options = {**task_options, **{name: value for name, value in values.items() if name not in _OPTIONS}}
-        self._arguments = {
-            **arguments,
-            "out": self.folder,
-            "options": replace(options, **changed),
-            "task_options": task_options,
-        }
-        run = Run(**self._arguments)
+    def run_of(values: Mapping[str, Any], seed: int) -> tuple[Run, str]:
+        """A run, and its name."""
+        name = ",".join(f"{key}={value}" for key, value in {**values, "seed": seed}.items())
+        folder, of_task, changed = out / FOLDER / _as_file_name(name), {**shared}, {}
+        for key, value in values.items():
+            (changed if key in _OPTIONS else of_task)[key] = value
+        if command.tensorboard is not None:
+            changed["tensorboard"] = Path(command.tensorboard) / folder.name
+        options = replace(command, **changed, seed=seed, overwrite=True)  # runs with other data
+        run = Run(*rows, command.encoder, folder, task.name, options, of_task)
         run.check_out(out)
         run.check()
-        self.record, self.task = run.record(), run.task
+        return run, name
 
-    def train(self, observers: Observers) -> None:
-        try:
-            _train(replace(observers, announce=None), **self._arguments)
-        except ValueError as error:
-            raise ValueError(f"{self.name}: {error}") from error
-        gc.collect()  # the model, whose parts refer to each other
+    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    seeds, number = range(command.seed, command.seed + (command.seeds or 1)), itertools.count(1)
+    first, *_ = [run_of(values, seed)[0].record().identity for values in combinations for seed in seeds]
+    if several_workers(choose(command.strategy)):
+        raise ValueError("a sweep trains on one machine: start one on each machine, with other values")
+    check_replaceable(out, first, command.overwrite or (out / TABLE).exists())
+    results = []
+    for values in combinations:
+        metric, scores, folders = "", [], []
+        for run, name in (run_of(values, seed) for seed in seeds):
+            record = train_once(run, name, f"{next(number)} of {len(combinations) * len(seeds)}", command.observers)
+            history = record["history"]
+            metric = next(key for key in history[0] if key.startswith("val_")).removeprefix("val_")
+            scores.append(task.best(metric, (entry[f"val_{metric}"] for entry in history)))
+            folders.append(Path(run.out))
+        results.append(SweepResult(values, metric, tuple(scores), tuple(folders), metric in task.smaller))
+    results.sort(key=lambda result: result.mean if result.smaller else -result.mean)  # stable: of equals the first
+    with atomic_write(out / TABLE) as path:
+        lines = ("\t".join(line) + "\n" for line in table(results, command.seed))
+        path.write_text("".join(lines), encoding="utf-8")
+    _copy(results[0].best, out)
+    return results
 
-    def score(self) -> tuple[str, float]:
-        """Name and value of the main metric, of the best evaluation."""
-        history = json.loads((self.folder / NAME).read_text(encoding="utf-8"))["history"]
-        metric = next(name for name in history[0] if name.startswith("val_"))
-        name = metric.removeprefix("val_")
-        return name, self.task.best(name, (entry[metric] for entry in history))
 
-
-def _train(observers: Observers, **arguments: Any) -> None:
-    Run(**arguments).train(observers)
+def table(results: Sequence[SweepResult], first_seed: int = 0) -> list[list[str]]:
+    """Rows of text, the first a header: values, mean and standard deviation of the metric, the metric of each seed."""
+    rows = [([*map(str, each.values.values())], dict(enumerate(each.scores, first_seed)), []) for each in results]
+    return seed_table([*results[0].values, results[0].metric], rows, 4)
 
 
 def _as_file_name(name: str) -> str:
@@ -214,10 +184,8 @@ def _as_file_name(name: str) -> str:
     return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _check(grid: Mapping[str, Sequence], seeds: int) -> None:
+def _check(grid: Mapping[str, Sequence]) -> None:
     """Raises an error for what cannot be swept; the values themselves are checked by the options of each run."""
-    if seeds < 1:
-        raise ValueError(f"seeds={seeds}: must be at least 1")
     if "seed" in grid:
         raise ValueError("seed cannot be swept: give the number of seeds, and with `seed` the first one")
     for name, values in grid.items():
@@ -227,17 +195,6 @@ def _check(grid: Mapping[str, Sequence], seeds: int) -> None:
             raise ValueError(f"{name}={values!r}: a list of values is needed")
         if len({repr(value) for value in values}) < len(values):
             raise ValueError(f"{name}={list(values)}: a value is there twice")
-
-
-def _row(runs: Sequence[_SeededRun]) -> SweepResult:
-    metrics, scores = zip(*(run.score() for run in runs), strict=True)
-    smaller = metrics[0] in runs[0].task.smaller
-    return SweepResult(runs[0].values, metrics[0], scores, tuple(run.folder for run in runs), smaller)
-
-
-def _write(rows: Sequence[SweepResult], out: Path, first_seed: int) -> None:
-    with atomic_write(out / TABLE) as path:
-        path.write_text("".join("\t".join(line) + "\n" for line in table(rows, first_seed)), encoding="utf-8")
 
 
 def _copy(best: Path, out: Path) -> None:

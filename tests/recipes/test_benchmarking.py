@@ -8,8 +8,8 @@ import pytest
 from keras_ctxrep import recipes, saving
 from keras_ctxrep.cli import main
 from keras_ctxrep.recipes import benchmarking
-from keras_ctxrep.recipes.benchmarking import Cell, _Rows, results_table
-from keras_ctxrep.recipes.glue_sets import SETS
+from keras_ctxrep.recipes.benchmarking import Cell, results_table
+from keras_ctxrep.recipes.glue_sets import SETS, located
 from tests import tiny
 
 MNLI = "index\tsentence1\tsentence2\tgold_label\n"
@@ -82,18 +82,19 @@ def encoder(tmp_path_factory):
     ],
 )
 def test_the_original_files_of_every_set(data, name, first, dev, tests):
-    rows = _Rows(SETS[name], data, None)
-    example = rows.train[0]
-    assert (example.text, example.label, example.pair) == first and rows.pairs == (first[2] is not None)
-    assert {part: len(rows.dev(part)) for part in rows.layout.dev} == dev
-    assert {part: examples[0].text for part, examples in rows.tests()} == tests
+    rows = located(SETS[name], data)
+    example = next(rows.examples(rows.train))
+    assert (example.text, example.label, example.pair) == first
+    assert {part: len([*rows.examples(file)]) for part, file in rows.dev.items()} == dev
+    assert {part: next(rows.examples(file, labelled=False)).text for part, file in rows.test.items()} == tests
     assert rows.positive == ("1" if name in ("MRPC", "QQP") else None)
 
 
 def test_rows_are_drawn_once_for_all_seeds(data):
-    drawn = [_Rows(SETS["SST-2"], data, 3).train for _ in range(2)]
+    rows = located(SETS["SST-2"], data)
+    drawn = [rows.training(3) for _ in range(2)]
     assert drawn[0] == drawn[1] and len(drawn[0]) == 3
-    assert len(_Rows(SETS["SST-2"], data, 300).train) == 10
+    assert len(rows.training(300)) == 10
 
 
 @pytest.mark.trains
@@ -175,12 +176,9 @@ def test_the_average_is_that_of_the_leaderboard():
 
 
 def test_sets_that_an_encoder_does_not_read_are_left_out(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(benchmarking._SeededRun, "train", lambda self, report: cell(self))
-    monkeypatch.setattr(benchmarking, "_predict", lambda *_: None)
-
-    def cell(run):
-        return Cell(run.part.name, 0, {"dev": {"accuracy": 1.0, "matthews": 1.0}}, 1, {"dev": 1}, 0.0, "", run.identity)
-
+    record = {"dev": {"accuracy": 1.0, "matthews": 1.0}, "history": [{"minutes": 0.0}], "identity": ""}
+    monkeypatch.setattr(benchmarking, "train_once", lambda run, *_: run.out.mkdir(parents=True) or record)
+    monkeypatch.setattr(benchmarking, "_submit", lambda *_: None)
     lines = []
     cells = recipes.glue(data, "words", tmp_path / "out", announce=lines.append)
     assert [cell.set for cell in cells] == ["CoLA", "SST-2"]

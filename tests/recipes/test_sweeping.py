@@ -11,6 +11,7 @@ import pytest
 from keras_ctxrep import recipes, saving
 from keras_ctxrep.cli import main
 from keras_ctxrep.recipes import sweeping
+from keras_ctxrep.recipes.finetuning import Run
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.training import fit as training_fit
 
@@ -33,17 +34,16 @@ def scripted(monkeypatch, scores):
     """Runs that take no time; the score of each is a function of its options. Returns the calls."""
     calls = []
 
-    def finetune(out, report=None, *, options, **given):
-        given |= vars(options)
-        calls.append(given)
-        out.mkdir(parents=True)
-        (out / "kept").write_text(out.name)
-        score = scores(given)
-        (out / "run.json").write_text(json.dumps({"history": [{"val_f1": score - 0.1}, {"val_f1": score}]}))
-        if report is not None:
-            report({"val_f1": score})
+    def train(run, observers):
+        calls.append(vars(run.options))
+        run.out.mkdir(parents=True)
+        (run.out / "kept").write_text(run.out.name)
+        score = scores(calls[-1])
+        (run.out / "run.json").write_text(json.dumps({"history": [{"val_f1": score - 0.1}, {"val_f1": score}]}))
+        if observers.report is not None:
+            observers.report({"val_f1": score})
 
-    monkeypatch.setattr(sweeping, "_train", lambda observers, **given: finetune(report=observers.report, **given))
+    monkeypatch.setattr(Run, "train", train)
     return calls
 
 
