@@ -44,18 +44,15 @@ class Ask(Answering):
     Returns: each question with its answers, as in `ask`.
     """
 
-    index: str | Path = argument("the folder of an index of passages", metavar="INDEX")
-    text: str | None = argument("the question (default: the lines of --input)", None, nargs="?", metavar="TEXT")
+    index: str | Path = argument("INDEX  the folder of an index of passages")
+    text: str | None = argument("[TEXT]  the question (default: the lines of --input)")
     reader: str | Path = argument(
-        "a model of the task `answer`: a model folder, a SavedModel or a .tflite file",
-        flag="--reader MODEL",
+        "--reader MODEL published  a model of the task `answer`: a model folder, a SavedModel or a .tflite file",
         kw_only=True,
-        model=True,
     )
-    top: int = argument("passages that are read for each question", 5, "--top N", above=0)
-    encoder: str | Path | None = argument(
-        f"{ENCODER} (default: the one that made the index)", None, "--encoder MODEL", model=True
-    )
+    top: int = argument("[--top N] >0  passages that are read for each question", 5)
+    encoder: str | Path | None = argument(f"""[--encoder MODEL] published  {ENCODER} (default: the one that made the
+        index)""")
 
     def needs_tensorflow(self) -> bool:
         return not str(self.reader).endswith(".tflite")

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from keras_ctxrep.checks import Range
-from keras_ctxrep.options import BOUNDS, Options, unknown_option
+from keras_ctxrep.options import Options, split_head, unknown_option, with_range
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Result = TypeVar("Result", covariant=True)
 FOLDER = "a model folder, or a name of `ctxrep zoo list` that is here"
+_DERIVED: Any = object()
 ENCODER = "a model folder, a SavedModel, a .tflite file of an encoder, or a name of `ctxrep zoo list`"
 
 
@@ -96,23 +96,28 @@ class Group:
     reasons: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def argument(
-    help: str, default: Any = MISSING, flag: str | None = None, kw_only: Any = MISSING, **metadata: Any
-) -> Any:
+def argument(help: str, default: Any = _DERIVED, **metadata: Any) -> Any:
     """A field that is an argument of a command and no option: it is not kept among the options of a run.
 
     Args:
-        help: one line.
-        default: of an argument that may be left out.
-        flag: --NAME, or -N, and after a space its `metavar`; None: it is positional on the command line.
-        kw_only: whether it has to be named in Python (default: as its class says).
+        help: as in `options.option`; before it, and before two spaces, how the usage shows it: `--out FOLDER`, a flag
+            that is required; `FILE ...`, positional; `[--top N]`, `[TEXT]`, with a default; and the words of an option,
+            or `writes`: a file that the command writes, which need not exist.
+        default: of an argument in brackets (default: None, of a flag without a value False).
         metadata: as in `options.option`, and `parse`, the function from a word to the value; `values`, a function that
-            gives the values it may have; `writes=True`: a file that the command writes, which need not exist.
+            gives the values it may have; `kw_only`, whether it has to be named in Python.
     """
-    allowed = Range(**{name: metadata.pop(name) for name in BOUNDS & metadata.keys()})
-    if flag is not None and " " in flag:
-        flag, metadata["metavar"] = flag.split(" ")
-    metadata |= {"help": help, "range": allowed, "argument": True, "flag": flag}
+    help, declared = split_head(head := help)
+    kw_only, metadata = metadata.pop("kw_only", MISSING), declared | metadata
+    positional = "flag" not in metadata
+    if head.startswith("[") or " [" in head.partition("  ")[0]:
+        takes_value = positional or metadata.keys() & {"metavar", "choices", "parse", "values"}
+        default = (None if takes_value else False) if default is _DERIVED else default
+        metadata["required"] = False
+        if positional:
+            metadata["nargs"] = "*" if "nargs" in metadata else "?"
+    default = MISSING if default is _DERIVED else default
+    metadata = {"help": help, "argument": True, "flag": None, **with_range(metadata)}
     return field(default=default, kw_only=kw_only, metadata=metadata)
 
 

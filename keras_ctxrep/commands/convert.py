@@ -38,13 +38,12 @@ class Convert(Command[str]):
         UserWarning: a part of the published weights is not in the model.
     """
 
-    source: str | Path = argument(
-        "published weights (a folder, or the weight file); with --to, a model folder or name of the zoo"
-    )
-    out: str | Path = argument("the folder to write; of word vectors the file", flag="--out", metavar="FOLDER")
-    source_format: str | None = argument("the format that is read", None, "--from", choices=READ)
-    target_format: str | None = argument("the format that is written", None, "--to", choices=WRITTEN)
-    pairs: bool = argument("huggingface: the classifier reads pairs, which its files do not record", False, "--pairs")
+    source: str | Path = argument("""published weights (a folder, or the weight file); with --to, a model folder or name
+        of the zoo""")
+    out: str | Path = argument("--out FOLDER  the folder to write; of word vectors the file")
+    source_format: str | None = argument("[--from]  the format that is read", choices=READ)
+    target_format: str | None = argument("[--to]  the format that is written", choices=WRITTEN)
+    pairs: bool = argument("[--pairs]  huggingface: the classifier reads pairs, which its files do not record")
 
     def __post_init__(self):
         super().__post_init__()

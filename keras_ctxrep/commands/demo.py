@@ -22,17 +22,13 @@ class Demo(Command[dict]):
     Returns: the figures of the report, as in `demo.run.run`.
     """
 
-    corpus: Sequence | None = argument(
-        "distil on your own text, one sentence a line, an empty line between documents",
-        None,
-        "--corpus FILE",
-        nargs="+",
-    )
+    corpus: Sequence | None = argument("""[--corpus FILE ...]  distil on your own text, one sentence a line, an empty
+        line between documents""")
     out: str | Path = argument(
-        "folder for the models and report.html; its contents are replaced", "demo", "--out FOLDER"
+        "[--out FOLDER]  folder for the models and report.html; its contents are replaced", "demo"
     )
-    minutes: float = argument("of distillation", 1, "--minutes N", above=0)
-    seed: int = argument("random seed", 0, "--seed N")
+    minutes: float = argument("[--minutes N] >0  of distillation", 1)
+    seed: int = argument("[--seed N]  random seed", 0)
 
     def run(self) -> dict:
         from keras_ctxrep.demo.run import run

@@ -1,7 +1,7 @@
 """`ctxrep distill`: a small model that learns from the outputs of a larger one."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -34,17 +34,12 @@ class Distill(Finetunes, Distillation):
 
     configurable: ClassVar[bool] = True
 
-    teacher: str | Path = argument(TEACHER, model=True)
-    data: Any = argument("labelled examples to learn from", flag="--data", required=False, metavar="FILE")
-    dev: Any = argument(DEV_HELP, flag="--dev", required=False, parse=file_or_fraction, metavar="FILE")
+    teacher: str | Path = argument(f"published  {TEACHER}")
+    data: Any = argument("[--data FILE]  labelled examples to learn from", MISSING)
+    dev: Any = argument(f"[--dev FILE]  {DEV_HELP}", MISSING, parse=file_or_fraction)
     out: str | Path = model_folder()
-    encoder: str | Path | None = argument(
-        "what the student begins with, as in `ctxrep train`; or give --size",
-        None,
-        "--encoder",
-        model=True,
-        metavar="FOLDER",
-    )
+    encoder: str | Path | None = argument("""[--encoder FOLDER] published  what the student begins with, as in `ctxrep
+        train`; or give --size""")
     report: Callable[[dict], None] | None = in_python()
     announce: Callable[[str], object] | None = in_python()
     task_options: Options | Mapping[str, Any] | None = in_python()
@@ -87,7 +82,7 @@ class DistillEncoder(LearnsFromText, EncoderDistillation):
 
     configurable: ClassVar[bool] = True
 
-    teacher: str | Path = argument(TEACHER, model=True)
+    teacher: str | Path = argument(f"published  {TEACHER}")
     corpus: Any = text_files()
     out: str | Path = model_folder()
     report: Callable[[dict], None] | None = in_python()
@@ -128,11 +123,11 @@ class DistillStatic(LearnsFromText, StaticDistillation):
 
     configurable: ClassVar[bool] = True
 
-    teacher: str | Path = argument(TEACHER, model=True)
+    teacher: str | Path = argument(f"published  {TEACHER}")
     corpus: Any = text_files()
     out: str | Path = model_folder()
     report: Callable[[dict], None] | None = in_python()
-    static: bool = argument("a table of vectors of word pieces, instead of a BERT, in minutes", True, "--static")
+    static: bool = argument("[--static]  a table of vectors of word pieces, instead of a BERT, in minutes", True)
 
     def run(self) -> list[dict]:
         from keras_ctxrep.recipes.static_distilling import run

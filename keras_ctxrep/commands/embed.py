@@ -64,13 +64,11 @@ class Embed(options.Embedding, Command[int]):
         UserWarning: "mix" is asked of a model that has not learned one, or sentences were cut or have no words.
     """
 
-    folder: str | Path = argument(FOLDER, model=True)
+    folder: str | Path = argument(f"published  {FOLDER}")
     sentences: Any = argument(
-        "a text file, - for standard input, or tfds:NAME:SPLIT: the first text of each row",
-        flag="--input FILE",
-        parse=_Source,
+        "--input FILE  a text file, - for standard input, or tfds:NAME:SPLIT: the first text of each row", parse=_Source
     )
-    out: str | Path = argument("FILE.npz or FILE.hdf5", flag="--out FILE", writes=True)
+    out: str | Path = argument("--out FILE writes  FILE.npz or FILE.hdf5")
     progress: Callable[[int], object] = in_python(lambda count: None)
 
     def needs_tensorflow(self) -> bool:

@@ -26,10 +26,8 @@ class Generate(Generation, Command[Iterator[str]]):
         ValueError: another model.
     """
 
-    model: str | Path = argument("a language model, in any form that `keras_ctxrep.load` opens", model=True)
-    prompt: str = argument(
-        "the text to continue (default: none, the beginning of a text)", "", "--prompt", metavar="TEXT"
-    )
+    model: str | Path = argument("published  a language model, in any form that `keras_ctxrep.load` opens")
+    prompt: str = argument("[--prompt TEXT]  the text to continue (default: none, the beginning of a text)", "")
 
     def needs_tensorflow(self) -> bool:
         return not str(self.model).endswith(".tflite")

@@ -39,17 +39,13 @@ class Index(options.Indexing, Command[int]):
             `out` is an index and neither `add` nor `overwrite` is given.
     """
 
-    sources: Sequence | None = argument(
-        ".tsv or .csv with a header, .jsonl, .parquet: a row each; other files: a text a line",
-        None,
-        nargs="*",
-        metavar="FILE",
-    )
-    encoder: Any = argument(ENCODER, None, "--encoder MODEL", model=True)
-    out: str | Path | None = argument("the folder of the index", None, "--out FOLDER")
+    sources: Sequence | None = argument("""[FILE ...]  .tsv or .csv with a header, .jsonl, .parquet: a row each; other
+        files: a text a line""")
+    encoder: Any = argument(f"[--encoder MODEL] published  {ENCODER}")
+    out: str | Path | None = argument("[--out FOLDER]  the folder of the index")
     progress: Callable[[int], object] = in_python(lambda count: None)
     report: Callable[[str], object] = in_python(print)
-    delete: Sequence | None = argument("instead: delete the rows with these ids", None, "--delete ID", nargs="+")
+    delete: Sequence | None = argument("[--delete ID ...]  instead: delete the rows with these ids")
 
     def __post_init__(self):
         if isinstance(self.sources, str | Path):

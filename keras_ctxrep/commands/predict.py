@@ -61,31 +61,18 @@ class Predict(options.Prediction, Command[None]):
             is a pair of texts where the model reads one, or the other way round, or nothing was answered.
     """
 
-    artifact: str | Path = argument("a model folder, a SavedModel folder or a .tflite file", model=True)
-    source: Any = argument(
-        "text, a line each, or - for standard input (the default); for a model that reads pairs the two texts with a "
-        "tab between them, for tasks over marked spans a JSON object",
-        None,
-        "--input FILE",
-    )
-    out: Any = argument(
-        "the file to write (default: standard output); with --processes or --runner the folder of its parts",
-        None,
-        "--out FILE",
-        writes=True,
-    )
+    artifact: str | Path = argument("published  a model folder, a SavedModel folder or a .tflite file")
+    source: Any = argument("""[--input FILE]  text, a line each, or - for standard input (the default); for a model that
+        reads pairs the two texts with a tab between them, for tasks over marked spans a JSON object""")
+    out: Any = argument("""[--out FILE] writes  the file to write (default: standard output); with --processes or
+        --runner the folder of its parts""")
     rows: bool = in_python(False)
-    threads: int | None = argument(
-        "of LiteRT (default: 1 for a .tflite file, all cores with --engine auto)", None, "--threads N", above=0
-    )
+    threads: int | None = argument("""[--threads N] >0  of LiteRT (default: 1 for a .tflite file, all cores with
+        --engine auto)""")
     report: Callable[[str], None] = in_python(print)
-    data: str | Path | None = argument(
-        "rows instead of lines: the files that `train` and `score` read, .tsv or .csv with a header, .jsonl, .parquet, "
-        "CoNLL or SQuAD's JSON, or tfds:NAME:SPLIT; labels are not needed. The row's own fields are written beside the "
-        "prediction",
-        None,
-        "--data FILE",
-    )
+    data: str | Path | None = argument("""[--data FILE]  rows instead of lines: the files that `train` and `score` read,
+        .tsv or .csv with a header, .jsonl, .parquet, CoNLL or SQuAD's JSON, or tfds:NAME:SPLIT; labels are not needed.
+        The row's own fields are written beside the prediction""")
 
     def __post_init__(self):
         super().__post_init__()

@@ -45,7 +45,7 @@ class Prepare(Preparation, Command[dict]):
     configurable: ClassVar[bool] = True
 
     corpus: Any = text_files()
-    out: str | Path = argument("the folder to write", flag="--out", metavar="FOLDER")
+    out: str | Path = argument("--out FOLDER  the folder to write")
     family: str = in_python("bert")  # or "elmo"
 
     @classmethod

@@ -26,12 +26,12 @@ options of a family.
 
 def text_files(help: str = "text files") -> Any:
     """The argument of a command that reads text."""
-    return argument(help, flag="--corpus", nargs="+", metavar="FILE")
+    return argument(f"--corpus FILE ...  {help}")
 
 
 def model_folder() -> Any:
     """The argument of a command that writes a model."""
-    return argument("the model folder to write", flag="--out", metavar="FOLDER")
+    return argument("--out FOLDER  the model folder to write")
 
 
 class LearnsFromText(Command[list[dict]]):

@@ -26,13 +26,12 @@ class Search(options.FolderEngine, Answering):
     Returns: each query with its hits, as in `text.search.Index.search`.
     """
 
-    index: str | Path = argument("the folder of an index", metavar="INDEX")
-    text: str | None = argument("the text to look for (default: the lines of --input)", None, nargs="?", metavar="TEXT")
-    top: int = argument("hits of each query", 10, "--top N", above=0)
-    exact: bool = argument("compare every row, even if the index has a graph", False, "--exact")
-    encoder: str | Path | None = argument(
-        f"{ENCODER} (default: the one that made the index)", None, "--encoder MODEL", model=True
-    )
+    index: str | Path = argument("INDEX  the folder of an index")
+    text: str | None = argument("[TEXT]  the text to look for (default: the lines of --input)")
+    top: int = argument("[--top N] >0  hits of each query", 10)
+    exact: bool = argument("[--exact]  compare every row, even if the index has a graph")
+    encoder: str | Path | None = argument(f"""[--encoder MODEL] published  {ENCODER} (default: the one that made the
+        index)""")
 
     def needs_tensorflow(self) -> bool:
         return not (self.encoder is None or str(self.encoder).endswith(".tflite") or self.engine == options.AUTO)

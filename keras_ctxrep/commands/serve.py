@@ -41,21 +41,18 @@ class Serve(Command[None]):
         OSError: the port is taken, or the address is not one of this machine.
     """
 
-    path: str | Path = argument("a SavedModel, a model folder or a .tflite file", model=True, metavar="artifact")
-    name: str | None = argument("of the model on the server (default: that of the folder or file)", None, "--name NAME")
-    host: str = argument("to listen on (default: 127.0.0.1, this machine alone)", "127.0.0.1", "--host ADDRESS")
+    path: str | Path = argument("published  a SavedModel, a model folder or a .tflite file", metavar="artifact")
+    name: str | None = argument("[--name NAME]  of the model on the server (default: that of the folder or file)")
+    host: str = argument("[--host ADDRESS]  to listen on (default: 127.0.0.1, this machine alone)", "127.0.0.1")
     port: int = argument(
-        "0: any that is free (default: 8501, as TF Serving)", 8501, "--port N", parse=_port, least=0, most=PORTS
+        "[--port N] >=0  0: any that is free (default: 8501, as TF Serving)", 8501, parse=_port, most=PORTS
     )
     announce: Callable[[str], object] = in_python(lambda url: None)
     report: Callable[[str], object] = in_python(lambda line: None)
     poll: float = argument(
-        "how often to look for a new version, or a folder or file that was replaced, which is loaded while the old one "
-        "answers (default: 1, as TF Serving; 0: never)",
+        "[--poll SECONDS] >=0 <1e6  how often to look for a new version, or a folder or file that was replaced, which "
+        "is loaded while the old one answers (default: 1, as TF Serving; 0: never)",
         1.0,
-        "--poll SECONDS",
-        least=0,
-        below=1e6,
     )
 
     def needs_tensorflow(self) -> bool:

@@ -48,36 +48,19 @@ class Tflite(options.Tflite, Command[Quantized]):
         ValueError: neither `out` nor `web`, or as in `quantize.convert`, `quantize.build` and `page.write_page`.
     """
 
-    folder: str | Path = argument(f"{FOLDER}; for a page alone also a FILE.tflite", model=True)
-    out: str | Path | None = argument("the file to write", None, "--out", metavar="FILE.tflite", writes=True)
+    folder: str | Path = argument(f"published  {FOLDER}; for a page alone also a FILE.tflite")
+    out: str | Path | None = argument("[--out FILE.tflite] writes  the file to write")
     lengths: Sequence | None = argument(
-        "input lengths, in tokens; a text runs at the smallest that holds it, and is cut if none does (default: "
-        f"{','.join(map(str, options.LENGTHS))} up to the length of the model, and that itself)",
-        None,
-        "--lengths",
+        "[--lengths N,N,...]  input lengths, in tokens; a text runs at the smallest that holds it, and is cut if none "
+        f"does (default: {','.join(map(str, options.LENGTHS))} up to the length of the model, and that itself)",
         parse=_lengths,
-        metavar="N,N,...",
     )
-    data: str | Path | None = argument(
-        "examples of the model's task: the file is measured on them against Keras, and its figures are written into "
-        "the model card in it",
-        None,
-        "--data",
-        metavar="FILE",
-    )
-    web: str | Path | None = argument(
-        "write a folder for any static server: a web page that runs the model in the browser",
-        None,
-        "--web",
-        metavar="FOLDER",
-    )
-    litertjs: str | Path | None = argument(
-        "with --web: node_modules/@litertjs of `npm install @litertjs/core`, copied into the page's folder (default: "
-        "the page loads LiteRT from a CDN)",
-        None,
-        "--litertjs",
-        metavar="FOLDER",
-    )
+    data: str | Path | None = argument("""[--data FILE]  examples of the model's task: the file is measured on them
+        against Keras, and its figures are written into the model card in it""")
+    web: str | Path | None = argument("""[--web FOLDER]  write a folder for any static server: a web page that runs the
+        model in the browser""")
+    litertjs: str | Path | None = argument("""[--litertjs FOLDER]  with --web: node_modules/@litertjs of `npm install
+        @litertjs/core`, copied into the page's folder (default: the page loads LiteRT from a CDN)""")
     report: Callable[[list[dict], Path], object] | None = in_python()
 
     def __post_init__(self):

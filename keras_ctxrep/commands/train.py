@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, Self
@@ -101,41 +101,24 @@ class Train(Finetunes, Finetuning):
 
     configurable: ClassVar[bool] = True
 
-    data: Any = argument("labelled examples to learn from", flag="--data", metavar="FILE")
-    dev: Any = argument(DEV_HELP, flag="--dev", required=False, parse=file_or_fraction, metavar="FILE")
-    encoder: str | Path = argument(
-        "a model folder of any task, a name of `ctxrep zoo list`, or embeddings that are learned from the data alone: "
-        "`words` or `characters`",
-        flag="--encoder",
-        model=True,
-        metavar="FOLDER",
-    )
+    data: Any = argument("--data FILE  labelled examples to learn from")
+    dev: Any = argument(f"[--dev FILE]  {DEV_HELP}", MISSING, parse=file_or_fraction)
+    encoder: str | Path = argument("""--encoder FOLDER published  a model folder of any task, a name of `ctxrep zoo
+        list`, or embeddings that are learned from the data alone: `words` or `characters`""")
     out: str | Path = model_folder()
-    task: str = argument("the task", "classify", "--task", values=_tasks)
+    task: str = argument("[--task]  the task", "classify", values=_tasks)
     report: Callable[[dict], None] | None = in_python()
     announce: Callable[[str], object] | None = in_python()
     callbacks: Sequence = in_python(())  # of Keras
     task_options: Options | Mapping[str, Any] | None = in_python()
+    _: KW_ONLY
     sweep: Sequence | None = argument(
-        "train with each of these values of an option, in every combination of several options; OUT is the best model, "
-        "OUT/sweep has all, OUT/sweep.tsv the table",
-        None,
-        "--sweep",
-        group="schedule",
-        nargs="+",
+        "schedule [--sweep NAME=X,Y ...]  train with each of these values of an option, in every combination of "
+        "several options; OUT is the best model, OUT/sweep has all, OUT/sweep.tsv the table",
         action="extend",
-        metavar="NAME=X,Y",
-        kw_only=True,
     )
-    seeds: int | None = argument(
-        "train with N seeds each, from --seed on; combinations are compared by their mean (default: 1)",
-        None,
-        "--seeds",
-        group="schedule",
-        above=0,
-        metavar="N",
-        kw_only=True,
-    )
+    seeds: int | None = argument("""schedule [--seeds N] >0  train with N seeds each, from --seed on; combinations are
+        compared by their mean (default: 1)""")
 
     @classmethod
     def description(cls) -> str:

@@ -25,25 +25,18 @@ class Zoo(Command[Any]):
         push: file -> its size.
     """
 
-    action: str = argument("what to do", choices=("list", "show", "get", "push"))
-    name: str | Path | None = argument(
-        "SIZE/DATASET, or one of the two if no other model has it; get: hf://OWNER/NAME too, of the Hugging Face Hub; "
-        "push: a model folder",
-        None,
-        nargs="?",
-        metavar="NAME",
-    )
-    target: str | None = argument("push: the repository to write", None, nargs="?", metavar="hf://OWNER/NAME")
-    dry_run: bool = argument("push: list the files, and send nothing", False, "--dry-run")
-    private: bool = argument("push: a new repository is private", False, "--private")
-    json: bool = argument("list, show: print JSON", False, "--json")
-    source: str | Path | None = argument(
-        "get: a local copy of the files: folder, archive or weight file", None, "--from PATH"
-    )
-    mirror: str | None = argument("get: address to download from in place of the publisher's", None, "--mirror URL")
-    cache: str | Path | None = argument(
-        "folder of models (default: $CTXREP_CACHE, or ~/.cache/keras_ctxrep)", None, "--cache FOLDER"
-    )
+    action: str = argument("list|show|get|push  what to do")
+    name: str | Path | None = argument("""[NAME]  SIZE/DATASET, or one of the two if no other model has it; get:
+        hf://OWNER/NAME too, of the Hugging Face Hub; push: a model folder""")
+    target: str | None = argument("[hf://OWNER/NAME]  push: the repository to write")
+    dry_run: bool = argument("[--dry-run]  push: list the files, and send nothing")
+    private: bool = argument("[--private]  push: a new repository is private")
+    json: bool = argument("[--json]  list, show: print JSON")
+    source: str | Path | None = argument("""[--from PATH]  get: a local copy of the files: folder, archive or weight
+        file""")
+    mirror: str | None = argument("[--mirror URL]  get: address to download from in place of the publisher's")
+    cache: str | Path | None = argument("""[--cache FOLDER]  folder of models (default: $CTXREP_CACHE, or
+        ~/.cache/keras_ctxrep)""")
 
     def __post_init__(self):
         super().__post_init__()
