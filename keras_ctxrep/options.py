@@ -10,7 +10,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
@@ -139,12 +139,18 @@ def with_range(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def defaults(**values: Any) -> Callable[[type[T]], type[T]]:
-    """Decorates a class of options, before `dataclass` does, with other defaults for inherited options."""
+    """Decorates a class of options, before `dataclass` does, with other defaults for inherited options.
+
+    Args:
+        values: option -> its default; or an `option(...)` with what else is another one, its help for example.
+    """
 
     def decorate(kind):
         inherited = {name: entry for base in kind.__mro__[:0:-1] for name, entry in _fields(base).items()}
         for name, value in values.items():
-            setattr(kind, name, field(default=value, metadata=inherited[name].metadata))
+            entry = value if isinstance(value, Field) else field(default=value)
+            changes = {key: new for key, new in entry.metadata.items() if new not in ("", Range())}
+            setattr(kind, name, field(default=entry.default, metadata={**inherited[name].metadata, **changes}))
             kind.__annotations__[name] = inherited[name].type
         return kind
 
@@ -274,27 +280,99 @@ class Seeded(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule(Options):
-    """Length of a run, its learning rate, evaluations, checkpoints and logs."""
+class Length(Options):
+    """How long a run is."""
 
     steps: int | None = optional(">0  length of the run in steps", excludes="length")
     minutes: float | None = optional(">0  length of the run in minutes, with evaluations", excludes="length")
+
+    def _check_length(self, needed: bool = True) -> None:
+        if (self.steps is None) == (self.minutes is None) and (needed or self.steps is not None):
+            raise ValueError(f"steps={self.steps}, minutes={self.minutes}: give one of the two")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Options):
+    """Learning rate, evaluations and checkpoints of a run."""
+
     learning_rate: float | None = optional(">0  peak learning rate, after a linear warm-up")
     evaluations: float | None = option(10, "schedule >0  evaluations, evenly spaced; of 2.5 the third is at the end")
-    decay: str = option("linear", "schedule  fall of the learning rate after the warm-up", choices=DECAYS)
-    microbatches: int = option(1, "machine >0 neutral  parts of a batch, one after another: saves memory")
-    recompute: bool = option(False, "machine bert neutral  recompute activations for the gradient: a third slower")
     checkpoint_minutes: float = option(5.0, "output >=0 neutral  time between two checkpoints")
-    tensorboard: str | Path | None = optional("output FOLDER neutral  write TensorBoard logs into this folder")
 
     def fit(self, **changes: Any) -> "Fit":
         """The options of `training.fit` among these, some of them changed."""
         shared = {name: getattr(self, name) for name in _fields(Fit) if hasattr(self, name)}
         return Fit(**shared | changes)
 
-    def _check_length(self, needed: bool = True) -> None:
-        if (self.steps is None) == (self.minutes is None) and (needed or self.steps is not None):
-            raise ValueError(f"steps={self.steps}, minutes={self.minutes}: give one of the two")
+
+@dataclass(frozen=True, kw_only=True)
+class Logged(Options):
+    """Logs of a run."""
+
+    tensorboard: str | Path | None = optional("output FOLDER neutral  write TensorBoard logs into this folder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batched(Options):
+    """The size of batches."""
+
+    batch_size: int = option(32, ">0  examples per step, over all devices")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overwriting(Options):
+    """What is done where there are results already."""
+
+    overwrite: bool = option(False, "output neutral  replace the finished model of another run in --out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distributed(Options):
+    """The devices of a run."""
+
+    strategy: str = option(
+        "auto", "machine neutral  one device, all GPUs (mirrored), or the machines of TF_CONFIG", choices=PLACES
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut(Options):
+    """Where texts are cut."""
+
+    max_length: int = option(128, "data >0  tokens per example; longer ones are cut")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Student(Options):
+    """The size of a student."""
+
+    size: str | None = optional("""a student of this size, e.g. bert_2_128_2, random but for a BERT's vocabulary and
+        projected token vectors""")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frequent(Options):
+    """How many entries of a vocabulary are kept."""
+
+    vocab_size: int | None = optional("""model >0  keep so many of the teacher's pieces, the most frequent in the corpus
+        (default: all)""")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(Options):
+    """Words that are counted in a corpus."""
+
+    min_count: int = option(5, "data >0  minimum count of a word in the corpus")
+    cased: bool = option(False, "data  keep case")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(Logged, Run, Length):
+    """Length of a run, its learning rate, evaluations, checkpoints and logs."""
+
+    decay: str = option("linear", "schedule  fall of the learning rate after the warm-up", choices=DECAYS)
+    microbatches: int = option(1, "machine >0 neutral  parts of a batch, one after another: saves memory")
+    recompute: bool = option(False, "machine bert neutral  recompute activations for the gradient: a third slower")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,36 +383,34 @@ class Patience(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(Schedule, Seeded):
+class Training(Distributed, Overwriting, Batched, Schedule, Seeded):
     """Options of every recipe that trains a model."""
 
-    batch_size: int = option(32, ">0  examples per step, over all devices")
     dropout: float | None = optional("schedule >=0 <1  dropout rate in training")
-    overwrite: bool = option(False, "output neutral  replace the finished model of another run in --out")
     precision: str = option("float32", "machine  a Keras dtype policy, e.g. mixed_bfloat16")
-    strategy: str = option(
-        "auto", "machine neutral  one device, all GPUs (mirrored), or the machines of TF_CONFIG", choices=PLACES
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text(Seeded):
-    """Text and vocabulary of pretraining."""
+class Corpus(Cut, Seeded):
+    """Text that a model learns from, and its vocabulary."""
 
     valid: str | Path | None = optional("data FILE  held-out text (default: a tenth of the corpus)")
+    vocab_sample: int = option(200_000, "data >0  random sentences that a vocabulary is learned from")
+    init: str | Path | None = optional("""model FOLDER published  start from this model, to adapt it or to go on with
+        longer texts""")
+
+
+@dataclass(frozen=True, kw_only=True)
+@defaults(
+    min_count=option(2, "elmo lm  minimum count of a word in a learned vocabulary"),
+    cased=option(False, {"bert": "keep case and accents", "lm": "--units pieces: keep case and accents"}),
+)
+class Text(Counted, Corpus):
+    """Text and vocabulary of pretraining."""
+
     vocab: str | Path | None = optional("""data FILE  vocabulary, an entry a line (default: learned from the corpus, or
         that of init)""")
     vocab_size: int = option(8000, "data >0  entries of a learned vocabulary, at most")
-    vocab_sample: int = option(200_000, "data >0  random sentences that a vocabulary is learned from")
-    min_count: int = option(2, "data elmo lm >0  minimum count of a word in a learned vocabulary")
-    cased: bool = option(
-        False,
-        {"bert": "keep case and accents", "lm": "--units pieces: keep case and accents"},
-        "data",
-    )
-    init: str | Path | None = optional("""model FOLDER published  start from this model, to adapt it or to go on with
-        longer texts""")
-    max_length: int = option(128, "data >0  tokens per example; longer ones are cut")
     whole_words: bool = option(False, "data bert  mask all pieces of a word together")
 
 
@@ -568,11 +644,9 @@ class Finetuning(Reading, Training, Patience):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distillation(Finetuning):
+class Distillation(Student, Finetuning):
     """Options of `recipes.distill`, apart from those of the task itself."""
 
-    size: str | None = optional("""a student of this size, e.g. bert_2_128_2, random but for a BERT's vocabulary and
-        projected token vectors""")
     unlabelled: str | Path | None = optional("""data FILE  texts without labels, in the form of the data, which the
         teacher labels""")
     temperature: float = option(2.0, "schedule >0  divides the logits of teacher and student")
@@ -582,25 +656,22 @@ class Distillation(Finetuning):
 
 
 @dataclass(frozen=True, kw_only=True)
-@defaults(learning_rate=2e-4, batch_size=64)
-class EncoderDistillation(Training):
+@defaults(
+    learning_rate=2e-4,
+    batch_size=64,
+    init=optional("a student that goes on learning, from this or another text"),
+    vocab_sample=option(200_000, "random sentences in which pieces are counted"),
+    max_length=option(128, ">3  pieces per sentence; longer ones are cut"),
+)
+class EncoderDistillation(Student, Frequent, Corpus, Training):
     """Options of `recipes.distill_encoder`."""
 
     LOSSES = ("words", "relations", "hidden", "texts", "masked_words", "next_sentence")
 
     layers: str | None = optional("""model N,N,...  the teacher's layers that the student starts with, from 0 (default:
         every second one, the top included)""")
-    size: str | None = optional("""a student of this size, e.g. bert_2_128_2, random but for a BERT's vocabulary and
-        projected token vectors""")
-    vocab_size: int | None = optional("""model >0  keep so many of the teacher's pieces, the most frequent in the corpus
-        (default: all)""")
     embedding_width: int | None = optional("""model >0  width of the student's table of pieces, from which a product
         leads to that of the layers (default: none)""")
-    init: str | Path | None = optional("""model FOLDER published  a student that goes on learning, from this or another
-        text""")
-    vocab_sample: int = option(200_000, "data >0  random sentences in which pieces are counted")
-    valid: str | Path | None = optional("data FILE  held-out text (default: a tenth of the corpus)")
-    max_length: int = option(128, "data >3  pieces per sentence; longer ones are cut")
     learn: Sequence = option(
         ("words", "texts"),
         "schedule NAME ...  what is matched: vectors of words, the cosines between them (relations), vectors of words "
@@ -627,60 +698,54 @@ class EncoderDistillation(Training):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaticDistillation(Seeded):
-    """Options of `recipes.distill_static`."""
+class Static(Frequent, Overwriting, Run, Seeded):
+    """What recipes of static vectors share."""
 
     dims: int = option(256, "model >0  width of the vectors")
-    vocab_size: int | None = optional("""model >0  keep so many of the teacher's pieces, the most frequent in the corpus
-        (default: all)""")
-    sentences: int = option(200_000, "data >0  random sentences of the corpus that the teacher reads")
-    max_length: int = option(64, "data >3  pieces per sentence; longer ones are cut")
-    sif: float = option(1e-3, "model >0  a of the first rows' weights a / (a + frequency) (Arora et al. 2017)")
-    passes: int = option(3, "schedule >0  over the sentences")
-    batch_size: int = option(512, ">1  sentences per step, whose cosines are matched")
-    learning_rate: float = option(5e-3, ">0  peak learning rate, after a linear warm-up")
-    evaluations: float | None = option(10, "schedule >0  evaluations, evenly spaced; of 2.5 the third is at the end")
-    overwrite: bool = option(False, "output neutral  replace the finished model of another run in --out")
-    checkpoint_minutes: float = option(5.0, "output >=0 neutral  time between two checkpoints")
-
-    fit = Schedule.fit
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaticPretraining(Seeded):
+@defaults(
+    batch_size=option(512, ">1  sentences per step, whose cosines are matched"),
+    max_length=option(64, ">3  pieces per sentence; longer ones are cut"),
+)
+class StaticDistillation(Cut, Batched, Static):
+    """Options of `recipes.distill_static`."""
+
+    sentences: int = option(200_000, "data >0  random sentences of the corpus that the teacher reads")
+    sif: float = option(1e-3, "model >0  a of the first rows' weights a / (a + frequency) (Arora et al. 2017)")
+    passes: int = option(3, "schedule >0  over the sentences")
+    learning_rate: float = option(5e-3, ">0  peak learning rate, after a linear warm-up")
+
+
+@dataclass(frozen=True, kw_only=True)
+@defaults(
+    dims=100,
+    vocab_size=option(None, "data  words at most, the most frequent (default: all)"),
+    learning_rate=optional("at the beginning; it falls to 0"),
+    evaluations=option(10, "losses that are printed, evenly spaced"),
+    strategy=option("auto", "", neutral=False),
+)
+class StaticPretraining(Distributed, Logged, Counted, Static):
     """Options of `recipes.pretrain_static`; the defaults are those of word2vec.c, and of fastText for n-grams."""
 
     RATES = MappingProxyType({"skipgram": 0.025, "cbow": 0.05, "adagrad": 0.1})  # learning rates
 
     model: str = option("skipgram", "skipgram|cbow  what is learned")
     subwords: bool = option(False, "vectors of character n-grams, and so of words that were never seen (fastText)")
-    dims: int = option(100, "model >0  width of the vectors")
     window: int = option(5, "model >0  words on each side, at most: each window is shrunk at random")
     negatives: int = option(5, "model >0  noise words for each pair, of the power 0.75 of the counts")
     min_n: int = option(3, "model >0  --subwords: characters of the shortest n-gram")
     max_n: int = option(6, "model >0  --subwords: characters of the longest n-gram")
     buckets: int = option(2_000_000, "model >0  --subwords: rows that n-grams are hashed to")
-    vocab_size: int | None = optional("data >0  words at most, the most frequent (default: all)")
-    min_count: int = option(5, "data >0  minimum count of a word in the corpus")
     sample: float = option(
         1e-3, "data >=0  leave out words more frequent than this at random (fastText: 1e-4; 0: none)"
     )
-    cased: bool = option(False, "data  keep case")
     epochs: float = option(5, "schedule >0  passes over the corpus")
-    learning_rate: float | None = optional(">0  at the beginning; it falls to 0")
     adagrad: bool | None = optional("""schedule  row-wise Adagrad in place of SGD, for updates of more than 2048 words
         (default: on several devices)""")
     batch_size: int | None = optional(""">0  words of an update, over all devices, a multiple of 32 (default: 1024, with
         --adagrad 2048 a device)""")
-    evaluations: float | None = option(10, "schedule >0  losses that are printed, evenly spaced")
-    overwrite: bool = option(False, "output neutral  replace the finished model of another run in --out")
-    checkpoint_minutes: float = option(5.0, "output >=0 neutral  time between two checkpoints")
-    tensorboard: str | Path | None = optional("output FOLDER neutral  write TensorBoard logs into this folder")
-    strategy: str = option(
-        "auto", "machine  one device, all GPUs (mirrored), or the machines of TF_CONFIG", choices=PLACES
-    )
-
-    fit = Schedule.fit
 
     def __post_init__(self):
         super().__post_init__()
@@ -689,7 +754,8 @@ class StaticPretraining(Seeded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embedding(FolderEngine):
+@defaults(batch_size=option(32, "sentences computed together"))
+class Embedding(Batched, FolderEngine):
     """Options of `recipes.embed`."""
 
     layers: str | None = optional("""vector|all|mix|top|mean|pooled  what is written of a sentence, see above (default:
@@ -702,7 +768,6 @@ class Embedding(FolderEngine):
         "first", "first|mean  --words, BERT: the vector of a word, of its first piece or the mean of all"
     )
     carry_state: bool = option(False, "ELMo: carry the state from batch to batch, as bilm-tf does")
-    batch_size: int = option(32, ">0  sentences computed together")
     cache: str | Path | None = optional("""VOCAB.txt  ELMo: words, one a line, whose token vectors are computed once and
         kept""")
 
@@ -735,7 +800,8 @@ class Generation(Seeded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Indexing(Reading):
+@defaults(overwrite=option(False, "replace the index that is there"))
+class Indexing(Overwriting, Reading):
     """Options of `recipes.index`."""
 
     passages: int | None = optional("""data N >1  split longer texts into passages of so many words, for `ctxrep ask`
@@ -746,7 +812,6 @@ class Indexing(Reading):
     storage: str | None = optional("""output float32|float16|int8  how vectors are stored: int8 is searched in a quarter
         of the memory, over float16 ones that decide (default: float32; with --add that of the index)""")
     add: bool = option(False, "output  add rows to the index that is there")
-    overwrite: bool = option(False, "output  replace the index that is there")
 
     def __post_init__(self):
         super().__post_init__()
