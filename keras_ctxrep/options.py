@@ -56,6 +56,7 @@ FAMILY_TITLES = {"elmo": "ELMo", "bert": "BERT", "lm": "lm", "static": "static v
 _METADATA = {"group", "metavar", "nargs", "neutral", "model", "excludes", "families"}
 BOUNDS = {"choices", "above", "least", "most", "below"}
 _HEAD = re.compile(r"((?:\S+ )*\S+)  (?=\S)")  # the words before two spaces
+_FAMILY = re.compile(rf"^ *({'|'.join(FAMILY_TITLES)}): ", re.MULTILINE)
 _BRACKETS = str.maketrans("[]", "  ")
 _BOUND = re.compile("([<>]=?)(.+)")
 _SIGNS = {">": "above", ">=": "least", "<": "below", "<=": "most"}
@@ -66,17 +67,17 @@ R = TypeVar("R", covariant=True)
 T = TypeVar("T")
 
 
-def option(default: Any, help: str | Mapping[str, str], group: str | None = None, **metadata) -> Any:
+def option(default: Any, help: str, group: str | None = None, **metadata) -> Any:
     """A dataclass field that is an option.
 
     Args:
         default: the default value.
-        help: one line for the command line and the documentation, without the default; of an option that is for some
-            families, or another one in each, a mapping from their names. Before it, and before two spaces, may stand
-            words of the metadata: the group; families of `FAMILY_TITLES` whose pretraining alone has the option;
-            bounds, >0, >=0, <1, <=1; all values, a|b; the name of a value in capitals, FILE, and ... for several;
-            `neutral`: the result of a run and its identity do not depend on it; `published`: a model folder, or the
-            name of a published model.
+        help: one line for the command line and the documentation, without the default; or a line `FAMILY: HELP` for
+            each of the families that have the option. Before it, and before two spaces, may stand words of the
+            metadata: the group; families of `FAMILY_TITLES` whose pretraining alone has the option; bounds, >0, >=0,
+            <1, <=1; all values, a|b; the name of a value in capitals, FILE, and ... for several; `neutral`: the result
+            of a run and its identity do not depend on it; `published`: a model folder, or the name of a published
+            model.
         group: of the help, one of `GROUPS`; None: what is shown first.
         metadata: what is computed: `choices`, the values it may have; the bounds `above`, `least`, `below` and `most`,
             which None always satisfies; and `excludes`, a name that several options have: one of them on the command
@@ -85,16 +86,8 @@ def option(default: Any, help: str | Mapping[str, str], group: str | None = None
     >>> option(1, "machine N >0 neutral  parts of a batch").metadata["range"]
     Range(least=None, most=None, above=0, below=None, choices=())
     """
-    if isinstance(help, str):
-        help, declared = split_head(help)
-        metadata |= declared
-        if families := metadata.get("families"):
-            metadata["families"] = dict.fromkeys(families, help)
-            help = f"{', '.join(FAMILY_TITLES[family] for family in families)}: {help}"
-    else:
-        metadata["families"] = help
-        help = "; ".join(f"{FAMILY_TITLES[family]}: {text}" for family, text in help.items())
-    metadata |= {} if group is None else {"group": group}
+    help, declared = split_head(help)
+    metadata = ({} if group is None else {"group": group}) | declared | metadata
     if unknown := metadata.keys() - _METADATA - BOUNDS:
         raise TypeError(f"{unknown.pop()}: options have {', '.join(sorted(_METADATA | BOUNDS))}")
     return field(default=default, metadata={"help": help, **with_range(metadata)})
@@ -127,9 +120,18 @@ def split_head(text: str) -> tuple[str, dict[str, Any]]:
             metadata["flag"] = word
         elif word != word.lower():
             metadata["metavar"] = word
-        else:
+        elif "|" in word:
             metadata["choices"] = tuple(word.split("|"))
-    return " ".join(text[head.end() if head else 0 :].split()), metadata
+        else:
+            raise TypeError(f"{word!r}, in {text!r}: no such word")
+    text = text[head.end() if head else 0 :]
+    first, *parts = (" ".join(part.split()) for part in _FAMILY.split(text))
+    of_families = dict(zip(parts[::2], parts[1::2], strict=True)) or dict.fromkeys(metadata.get("families", ()), first)
+    if parts:
+        first = "; ".join(f"{FAMILY_TITLES[family]}: {help}" for family, help in of_families.items())
+    elif of_families:
+        first = f"{', '.join(FAMILY_TITLES[family] for family in of_families)}: {first}"
+    return first, metadata | ({"families": of_families} if of_families else {})
 
 
 def with_range(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -274,8 +276,6 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Seeded(Options):
-    """The seed."""
-
     seed: int = option(0, "schedule >=0  random seed")
 
 
@@ -293,9 +293,8 @@ class Length(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Options):
-    """Learning rate, evaluations and checkpoints of a run."""
+    """Evaluations and checkpoints of a run."""
 
-    learning_rate: float | None = optional(">0  peak learning rate, after a linear warm-up")
     evaluations: float | None = option(10, "schedule >0  evaluations, evenly spaced; of 2.5 the third is at the end")
     checkpoint_minutes: float = option(5.0, "output >=0 neutral  time between two checkpoints")
 
@@ -307,29 +306,21 @@ class Run(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Logged(Options):
-    """Logs of a run."""
-
     tensorboard: str | Path | None = optional("output FOLDER neutral  write TensorBoard logs into this folder")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batched(Options):
-    """The size of batches."""
-
     batch_size: int = option(32, ">0  examples per step, over all devices")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overwriting(Options):
-    """What is done where there are results already."""
-
     overwrite: bool = option(False, "output neutral  replace the finished model of another run in --out")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distributed(Options):
-    """The devices of a run."""
-
     strategy: str = option(
         "auto", "machine neutral  one device, all GPUs (mirrored), or the machines of TF_CONFIG", choices=PLACES
     )
@@ -337,31 +328,23 @@ class Distributed(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Cut(Options):
-    """Where texts are cut."""
-
     max_length: int = option(128, "data >0  tokens per example; longer ones are cut")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Student(Options):
-    """The size of a student."""
-
+class Sized(Options):
     size: str | None = optional("""a student of this size, e.g. bert_2_128_2, random but for a BERT's vocabulary and
         projected token vectors""")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frequent(Options):
-    """How many entries of a vocabulary are kept."""
-
     vocab_size: int | None = optional("""model >0  keep so many of the teacher's pieces, the most frequent in the corpus
         (default: all)""")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counted(Options):
-    """Words that are counted in a corpus."""
-
     min_count: int = option(5, "data >0  minimum count of a word in the corpus")
     cased: bool = option(False, "data  keep case")
 
@@ -370,6 +353,7 @@ class Counted(Options):
 class Schedule(Logged, Run, Length):
     """Length of a run, its learning rate, evaluations, checkpoints and logs."""
 
+    learning_rate: float | None = optional(">0  peak learning rate, after a linear warm-up")
     decay: str = option("linear", "schedule  fall of the learning rate after the warm-up", choices=DECAYS)
     microbatches: int = option(1, "machine >0 neutral  parts of a batch, one after another: saves memory")
     recompute: bool = option(False, "machine bert neutral  recompute activations for the gradient: a third slower")
@@ -377,8 +361,6 @@ class Schedule(Logged, Run, Length):
 
 @dataclass(frozen=True, kw_only=True)
 class Patience(Options):
-    """When a run ends early."""
-
     patience: int | None = optional("schedule >0  stop after so many evaluations without improvement")
 
 
@@ -403,7 +385,7 @@ class Corpus(Cut, Seeded):
 @dataclass(frozen=True, kw_only=True)
 @defaults(
     min_count=option(2, "elmo lm  minimum count of a word in a learned vocabulary"),
-    cased=option(False, {"bert": "keep case and accents", "lm": "--units pieces: keep case and accents"}),
+    cased=option(False, "bert: keep case and accents\nlm: --units pieces: keep case and accents"),
 )
 class Text(Counted, Corpus):
     """Text and vocabulary of pretraining."""
@@ -456,53 +438,32 @@ class Fit(Schedule, Patience):
 
 
 @dataclass(frozen=True, kw_only=True)
-@defaults(dropout=0.1)
-class Pretraining(Text, Training):
+@defaults(
+    dropout=0.1,
+    size=optional("""elmo: a size, such as elmo_2x1024_128_2048cnn_1xhighway (default: a small one, or as init)
+        bert: a size, such as bert_12_768_12 (default: a small one, or as init)
+        lm: a size, such as lm_lstm_2x200 (default: a small one, or as init)"""),
+)
+class Pretraining(Sized, Text, Training):
     """Options of `recipes.pretrain`."""
 
     RATES = MappingProxyType({"adamw": 1e-3, "adagrad": 0.2, "lamb": 1e-3})  # optimizer -> its learning rate
 
-    size: str | None = option(
-        None,
-        {
-            family: f"a size, such as {size} (default: a small one, or as init)"
-            for family, size in (
-                ("elmo", "elmo_2x1024_128_2048cnn_1xhighway"),
-                ("bert", "bert_12_768_12"),
-                ("lm", "lm_lstm_2x200"),
-            )
-        },
-    )
     next_sentence: bool | None = optional("""model bert  pairs of segments and next-sentence prediction, or texts alone
         (default: pairs, or as init)""")
     read_words: bool = option(False, "model elmo  read the vocabulary's words instead of characters")
     units: str | None = optional("data lm words|pieces|characters  what a token is (default: words, or as init)")
-    unroll: int | None = option(
-        None,
-        {
-            "elmo": "running text, N words per step (published: 20; default: whole sentences)",
-            "lm": "tokens of running text per step (default: 35)",
-        },
-        "model",
-        above=0,
-    )
-    samples: int | None = option(
-        None,
-        {
-            "elmo": "words sampled for the softmax (published: 8192; default: the full softmax)",
-            "lm": "--units words: words sampled for the softmax (default: the full softmax)",
-        },
-        "model",
-        above=0,
-    )
+    unroll: int | None = optional("""model >0  elmo: running text, N words per step (published: 20; default: whole
+        sentences)
+        lm: tokens of running text per step (default: 35)""")
+    samples: int | None = optional("""model >0  elmo: words sampled for the softmax (published: 8192; default: the full
+        softmax)
+        lm: --units words: words sampled for the softmax (default: the full softmax)""")
     optimizer: str = option(
         "adamw",
-        {
-            "elmo": "adagrad: as ELMo was published; lamb: for batches of thousands",
-            "bert": "lamb: for batches of thousands",
-            "lm": "adagrad: at a constant rate; lamb: for batches of thousands",
-        },
-        "schedule",
+        """schedule  elmo: adagrad: as ELMo was published; lamb: for batches of thousands
+        bert: lamb: for batches of thousands
+        lm: adagrad: at a constant rate; lamb: for batches of thousands""",
         choices=tuple(RATES),
     )
 
@@ -531,8 +492,9 @@ class Parallel(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+@defaults(max_length=option(128, "bert  tokens per example; longer ones are cut"))  # a biLM's sentences are kept whole
 class Preparation(Text, Parallel):
-    """Options of `recipes.prepare`; `max_length` is BERT's."""
+    """Options of `recipes.prepare`."""
 
     copies: int = option(10, "data bert >0  passes over the text, each with new masks")
 
@@ -644,7 +606,7 @@ class Finetuning(Reading, Training, Patience):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distillation(Student, Finetuning):
+class Distillation(Sized, Finetuning):
     """Options of `recipes.distill`, apart from those of the task itself."""
 
     unlabelled: str | Path | None = optional("""data FILE  texts without labels, in the form of the data, which the
@@ -663,7 +625,7 @@ class Distillation(Student, Finetuning):
     vocab_sample=option(200_000, "random sentences in which pieces are counted"),
     max_length=option(128, ">3  pieces per sentence; longer ones are cut"),
 )
-class EncoderDistillation(Student, Frequent, Corpus, Training):
+class EncoderDistillation(Sized, Frequent, Corpus, Training):
     """Options of `recipes.distill_encoder`."""
 
     LOSSES = ("words", "relations", "hidden", "texts", "masked_words", "next_sentence")
@@ -722,7 +684,6 @@ class StaticDistillation(Cut, Batched, Static):
 @defaults(
     dims=100,
     vocab_size=option(None, "data  words at most, the most frequent (default: all)"),
-    learning_rate=optional("at the beginning; it falls to 0"),
     evaluations=option(10, "losses that are printed, evenly spaced"),
     strategy=option("auto", "", neutral=False),
 )
@@ -742,6 +703,7 @@ class StaticPretraining(Distributed, Logged, Counted, Static):
         1e-3, "data >=0  leave out words more frequent than this at random (fastText: 1e-4; 0: none)"
     )
     epochs: float = option(5, "schedule >0  passes over the corpus")
+    learning_rate: float | None = optional(">0  at the beginning; it falls to 0")
     adagrad: bool | None = optional("""schedule  row-wise Adagrad in place of SGD, for updates of more than 2048 words
         (default: on several devices)""")
     batch_size: int | None = optional(""">0  words of an update, over all devices, a multiple of 32 (default: 1024, with

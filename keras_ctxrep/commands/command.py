@@ -60,7 +60,8 @@ class Command(Options, Generic[R]):
         names = {name for kind in cls.of_tasks().values() for name in kind.__dataclass_fields__}
         if of_task := {name: values.pop(name) for name in names & values.keys()}:
             values["task_options"] = of_task
-        return cls(**values)
+        printed = {entry.name: entry.metadata["prints"] for entry in fields(cls) if "prints" in entry.metadata}
+        return cls(**printed | values)
 
     def run(self) -> R:
         """Does the work."""
@@ -96,7 +97,7 @@ class Group:
     reasons: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def argument(help: str, default: Any = _DERIVED, **metadata: Any) -> Any:
+def argument(help: str, default: Any = _DERIVED, flag: str | None = None, **metadata: Any) -> Any:
     """A field that is an argument of a command and no option: it is not kept among the options of a run.
 
     Args:
@@ -104,10 +105,12 @@ def argument(help: str, default: Any = _DERIVED, **metadata: Any) -> Any:
             that is required; `FILE ...`, positional; `[--top N]`, `[TEXT]`, with a default; and the words of an option,
             or `writes`: a file that the command writes, which need not exist.
         default: of an argument in brackets (default: None, of a flag without a value False).
+        flag: --NAME, where it does not stand before the help.
         metadata: as in `options.option`, and `parse`, the function from a word to the value; `values`, a function that
             gives the values it may have; `kw_only`, whether it has to be named in Python.
     """
     help, declared = split_head(head := help)
+    declared |= {} if flag is None else {"flag": flag}
     kw_only, metadata = metadata.pop("kw_only", MISSING), declared | metadata
     positional = "flag" not in metadata
     if head.startswith("[") or " [" in head.partition("  ")[0]:
@@ -121,9 +124,9 @@ def argument(help: str, default: Any = _DERIVED, **metadata: Any) -> Any:
     return field(default=default, kw_only=kw_only, metadata=metadata)
 
 
-def in_python(default: Any = None) -> Any:
-    """A field without a flag: a function that is called with what a command reports, for example."""
-    return field(default=default, metadata={"hidden": True, "argument": True, "neutral": True})
+def in_python(default: Any = None, **metadata: Any) -> Any:
+    """A field without a flag; `prints` is the function that it is on the command line, which a command reports to."""
+    return field(default=default, metadata={"hidden": True, "argument": True, "neutral": True, **metadata})
 
 
 def help_of(command: type[Command]) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_ctxrep.commands.command import Command, Usage, argument, function
-from keras_ctxrep.commands.printing import print_error, print_line
+from keras_ctxrep.commands.printing import print_line, print_report
 
 __all__ = ["Convert", "convert"]
 
@@ -56,7 +56,7 @@ class Convert(Command[str]):
     def main(self) -> None:
         from keras_ctxrep.zoo.folders import warnings_reported
 
-        with warnings_reported(lambda line: print_error(f"ctxrep: {line}")):
+        with warnings_reported(print_report):
             super().main()
 
     def run(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_ctxrep import options
 from keras_ctxrep.commands.command import ENCODER, Command, Usage, argument, function, in_python
-from keras_ctxrep.commands.printing import print_error, print_line, progress_bar
+from keras_ctxrep.commands.printing import print_line, print_report, progress_bar
 
 __all__ = ["Index", "delete", "index"]
 
@@ -44,7 +44,7 @@ class Index(options.Indexing, Command[int]):
     encoder: Any = argument(f"[--encoder MODEL] published  {ENCODER}")
     out: str | Path | None = argument("[--out FOLDER]  the folder of the index")
     progress: Callable[[int], object] = in_python(lambda count: None)
-    report: Callable[[str], object] = in_python(print)
+    report: Callable[[str], object] = in_python(print, prints=print_report)
     delete: Sequence | None = argument("[--delete ID ...]  instead: delete the rows with these ids")
 
     def __post_init__(self):
@@ -66,7 +66,7 @@ class Index(options.Indexing, Command[int]):
             print_line(f"{self.out}: {self.run():,} rows are left")
             return
         with progress_bar("indexing", "texts") as progress:
-            count = replace(self, progress=progress, report=lambda message: print_error(f"ctxrep: {message}")).run()
+            count = replace(self, progress=progress).run()
         print_line(f"{self.out}: {count:,} rows")
 
     def run(self) -> int:

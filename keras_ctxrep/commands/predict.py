@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_ctxrep import options
 from keras_ctxrep.commands.command import Command, Usage, argument, function, in_python
-from keras_ctxrep.commands.printing import output, print_error
+from keras_ctxrep.commands.printing import output, print_report
 
 if TYPE_CHECKING:
     from keras_ctxrep.tasks import Task
@@ -69,7 +69,7 @@ class Predict(options.Prediction, Command[None]):
     rows: bool = in_python(False)
     threads: int | None = argument("""[--threads N] >0  of LiteRT (default: 1 for a .tflite file, all cores with
         --engine auto)""")
-    report: Callable[[str], None] = in_python(print)
+    report: Callable[[str], None] = in_python(print, prints=print_report)
     data: str | Path | None = argument("""[--data FILE]  rows instead of lines: the files that `train` and `score` read,
         .tsv or .csv with a header, .jsonl, .parquet, CoNLL or SQuAD's JSON, or tfds:NAME:SPLIT; labels are not needed.
         The row's own fields are written beside the prediction""")
@@ -88,9 +88,6 @@ class Predict(options.Prediction, Command[None]):
 
     def needs_tensorflow(self) -> bool:
         return not str(self.artifact).endswith(".tflite") and self.engine != options.AUTO
-
-    def main(self) -> None:
-        replace(self, report=lambda message: print_error(f"ctxrep: {message}")).run()
 
     def run(self) -> None:
         from keras_ctxrep.atomic import atomic_write

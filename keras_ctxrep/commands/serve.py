@@ -3,11 +3,11 @@
 import ipaddress
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from keras_ctxrep.commands.command import Command, argument, function, in_python
-from keras_ctxrep.commands.printing import print_error, print_line
+from keras_ctxrep.commands.printing import print_error, print_line, print_report
 
 __all__ = ["Serve", "serve"]
 
@@ -18,6 +18,11 @@ def _port(text: str) -> int:
     if not (text.isdecimal() and len(text) < 6 and int(text) <= PORTS):
         raise ValueError(f"{text}: a whole number from 0 to {PORTS}; 0 is any port that is free")
     return int(text)
+
+
+def _announce(url: str) -> None:
+    print_line(f"{url}\n{url.partition('/v1/')[0]}/ has a page to try it; Ctrl-C ends.")
+    print_error("For trying a model and tests of clients, one request at a time; in production use TensorFlow Serving.")
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,8 @@ class Serve(Command[None]):
     port: int = argument(
         "[--port N] >=0  0: any that is free (default: 8501, as TF Serving)", 8501, parse=_port, most=PORTS
     )
-    announce: Callable[[str], object] = in_python(lambda url: None)
-    report: Callable[[str], object] = in_python(lambda line: None)
+    announce: Callable[[str], object] = in_python(lambda url: None, prints=_announce)
+    report: Callable[[str], object] = in_python(lambda line: None, prints=print_report)
     poll: float = argument(
         "[--poll SECONDS] >=0 <1e6  how often to look for a new version, or a folder or file that was replaced, which "
         "is loaded while the old one answers (default: 1, as TF Serving; 0: never)",
@@ -57,15 +62,6 @@ class Serve(Command[None]):
 
     def needs_tensorflow(self) -> bool:
         return False  # it is loaded when the port is open
-
-    def main(self) -> None:
-        def announce(url: str) -> None:
-            print_line(f"{url}\n{url.partition('/v1/')[0]}/ has a page to try it; Ctrl-C ends.")
-            print_error(
-                "For trying a model and tests of clients, one request at a time; in production use TensorFlow Serving."
-            )
-
-        replace(self, announce=announce, report=lambda line: print_error(f"ctxrep: {line}")).run()
 
     def run(self) -> None:
         from keras_ctxrep.inference.server import Versions

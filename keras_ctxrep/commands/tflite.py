@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
 
 from keras_ctxrep import options
 from keras_ctxrep.commands.command import FOLDER, Command, Usage, argument, function, in_python
@@ -37,6 +36,12 @@ def _lengths(text: str) -> tuple[int, ...]:
         raise ValueError(f"{text!r}: whole numbers with commas between them, 16,64 for example") from None
 
 
+def _print_layers(rows: list[dict], picture: Path) -> None:
+    from keras_ctxrep_tflite import acceptance
+
+    print(f"{table(acceptance.layers_table(rows))}\n{picture}: the same as a picture")
+
+
 @dataclass(frozen=True)
 class Tflite(options.Tflite, Command[Quantized]):
     """Write a .tflite file for phones and boards.
@@ -61,7 +66,7 @@ class Tflite(options.Tflite, Command[Quantized]):
         model in the browser""")
     litertjs: str | Path | None = argument("""[--litertjs FOLDER]  with --web: node_modules/@litertjs of `npm install
         @litertjs/core`, copied into the page's folder (default: the page loads LiteRT from a CDN)""")
-    report: Callable[[list[dict], Path], object] | None = in_python()
+    report: Callable[[list[dict], Path], object] | None = in_python(prints=_print_layers)
 
     def __post_init__(self):
         super().__post_init__()
@@ -69,15 +74,6 @@ class Tflite(options.Tflite, Command[Quantized]):
             raise Usage("--out FILE.tflite or --web FOLDER is needed; --litertjs is for --web")
         if self.data is None and self.max_drop != options.Tflite.max_drop:
             raise Usage("--max-drop is for --data")
-
-    @classmethod
-    def from_flags(cls, values: dict[str, Any]) -> Self:
-        def report(rows: list[dict], picture: Path) -> None:
-            from keras_ctxrep_tflite import acceptance
-
-            print(f"{table(acceptance.layers_table(rows))}\n{picture}: the same as a picture")
-
-        return super().from_flags(values | {"report": report})
 
     def run(self) -> Quantized:
         from keras_ctxrep import zoo

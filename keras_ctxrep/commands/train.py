@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, fields
 from pathlib import Path
 from types import NoneType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from keras_ctxrep.checks import check_value, kinds
 from keras_ctxrep.commands.command import Command, Usage, argument, function, in_python
@@ -37,6 +37,7 @@ def _tasks() -> tuple[str, ...]:
 class Finetunes(Command[list]):
     """What `train` and `distill` share."""
 
+    configurable = True
     data: Any
     dev: Any
     out: str | Path
@@ -57,7 +58,7 @@ class Finetunes(Command[list]):
 
     @classmethod
     def from_flags(cls, values: dict[str, Any]) -> Self:
-        return super().from_flags({"dev": DEV} | values | {"report": print_evaluation, "announce": print_error})
+        return super().from_flags({"dev": DEV} | values)
 
     def show_best(self, history: list[dict]) -> None:
         """Prints the best value of the metric that chose the weights."""
@@ -99,16 +100,14 @@ class Train(Finetunes, Finetuning):
             are warned of.
     """
 
-    configurable: ClassVar[bool] = True
-
     data: Any = argument("--data FILE  labelled examples to learn from")
     dev: Any = argument(f"[--dev FILE]  {DEV_HELP}", MISSING, parse=file_or_fraction)
     encoder: str | Path = argument("""--encoder FOLDER published  a model folder of any task, a name of `ctxrep zoo
         list`, or embeddings that are learned from the data alone: `words` or `characters`""")
     out: str | Path = model_folder()
     task: str = argument("[--task]  the task", "classify", values=_tasks)
-    report: Callable[[dict], None] | None = in_python()
-    announce: Callable[[str], object] | None = in_python()
+    report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
+    announce: Callable[[str], object] | None = in_python(prints=print_error)
     callbacks: Sequence = in_python(())  # of Keras
     task_options: Options | Mapping[str, Any] | None = in_python()
     _: KW_ONLY
