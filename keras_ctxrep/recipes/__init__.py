@@ -57,19 +57,7 @@ _MODULES = {  # imported when the function is first used
     "sweep": "keras_ctxrep.recipes.sweeping",
 }
 
-move_modules(
-    __name__,
-    {
-        "comparing": "keras_ctxrep.commands.compare",
-        "converting": "keras_ctxrep.commands.convert",
-        "embedding": "keras_ctxrep.commands.embed",
-        "exporting": "keras_ctxrep.commands.export",
-        "generating": "keras_ctxrep.commands.generate",
-        "indexing": (*(f"keras_ctxrep.commands.{name}" for name in ("ask", "index", "search")), f"{__name__}.passages"),
-        "predicting": "keras_ctxrep.commands.predict",
-        "quantizing": "keras_ctxrep.commands.tflite",
-    },
-)
+move_modules(__name__, {"embedding": "keras_ctxrep.commands.embed"})
 
 
 def __getattr__(name: str) -> Any:
