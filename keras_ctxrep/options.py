@@ -61,6 +61,7 @@ _BRACKETS = str.maketrans("[]", "  ")
 _BOUND = re.compile("([<>]=?)(.+)")
 _SIGNS = {">": "above", ">=": "least", "<": "below", "<=": "most"}
 _MARKS = {"neutral": "neutral", "published": "model", "writes": "writes"}
+AnyPath = str | Path
 P = ParamSpec("P")
 K = ParamSpec("K")
 R = TypeVar("R", covariant=True)
@@ -306,7 +307,7 @@ class Run(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Logged(Options):
-    tensorboard: str | Path | None = optional("output FOLDER neutral  write TensorBoard logs into this folder")
+    tensorboard: AnyPath | None = optional("output FOLDER neutral  write TensorBoard logs into this folder")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,7 +323,7 @@ class Overwriting(Options):
 @dataclass(frozen=True, kw_only=True)
 class Distributed(Options):
     strategy: str = option(
-        "auto", "machine neutral  one device, all GPUs (mirrored), or the machines of TF_CONFIG", choices=PLACES
+        "auto", "machine neutral  one device, all GPUs (mirrored), or those of TF_CONFIG", choices=PLACES
     )
 
 
@@ -339,8 +340,7 @@ class Sized(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Frequent(Options):
-    vocab_size: int | None = optional("""model >0  keep so many of the teacher's pieces, the most frequent in the corpus
-        (default: all)""")
+    vocab_size: int | None = optional("model >0  the most frequent so many of the teacher's pieces (default: all)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,10 +376,9 @@ class Training(Distributed, Overwriting, Batched, Schedule, Seeded):
 class Corpus(Cut, Seeded):
     """Text that a model learns from, and its vocabulary."""
 
-    valid: str | Path | None = optional("data FILE  held-out text (default: a tenth of the corpus)")
+    valid: AnyPath | None = optional("data FILE  held-out text (default: a tenth of the corpus)")
     vocab_sample: int = option(200_000, "data >0  random sentences that a vocabulary is learned from")
-    init: str | Path | None = optional("""model FOLDER published  start from this model, to adapt it or to go on with
-        longer texts""")
+    init: AnyPath | None = optional("model FOLDER published  start from this model, to adapt it or to go on with it")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,8 +389,7 @@ class Corpus(Cut, Seeded):
 class Text(Counted, Corpus):
     """Text and vocabulary of pretraining."""
 
-    vocab: str | Path | None = optional("""data FILE  vocabulary, an entry a line (default: learned from the corpus, or
-        that of init)""")
+    vocab: AnyPath | None = optional("data FILE  vocabulary, an entry a line (default: of the corpus, or that of init)")
     vocab_size: int = option(8000, "data >0  entries of a learned vocabulary, at most")
     whole_words: bool = option(False, "data bert  mask all pieces of a word together")
 
@@ -427,8 +425,7 @@ class Fit(Schedule, Patience):
     warmup: float = option(0.1, ">=0 <1  fraction of the run until the peak")
     weight_decay: float = option(0.01, ">=0  of AdamW")
     clip: float = option(1.0, ">0  largest global norm of the gradient")
-    folder: str | Path | None = optional("""FOLDER  write checkpoints into this folder; the same call resumes from the
-        last one""")
+    folder: AnyPath | None = optional("FOLDER  write checkpoints here; the same call resumes from the last one")
     identity: str = option("", "of the run: a checkpoint of another one is refused")
     source: str = option("", "of the batches, files and a seed, for the error of a loss that is no number")
 
@@ -511,8 +508,7 @@ class Scoring(Reading):
     compare_ngram: Sequence | None = optional("""FILE ...  a language model: the text that it was trained on, of which
         n-grams are counted and scored beside it""")
     order: int = option(5, "N >=1 <=10  words of the longest of these n-grams")
-    positive: str | None = optional("""LABEL  classify: the label of `f1` (default: as in training, or of two labels the
-        second)""")
+    positive: str | None = optional("LABEL  classify: that of `f1` (default: as in training, or the second of two)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -533,8 +529,7 @@ class Prediction(Reading, Parallel, FolderEngine):
 
     format: str | None = optional("""jsonl|tsv|csv  jsonl, a JSON object a row, or tsv or csv, its columns and those of
         the prediction (default: by --out, else jsonl)""")
-    beams: int | None = optional("""task >0  translate: hypotheses of the beam search, 1 for greedy (default: as in
-        training)""")
+    beams: int | None = optional("task >0  translate: hypotheses of the search, 1 for greedy (default: as in training)")
     alpha: float | None = optional("task >=0  translate: its length penalty (default: as in training)")
     part_lines: int = option(10_000, "machine >0 neutral  lines of a part, with processes or a runner")
 
@@ -562,14 +557,11 @@ class Finetuning(Reading, Training, Patience):
 
     dev_columns: Mapping[str, str] | None = optional("""data NAME=COLUMN ...  as columns, of the development file
         (default: as columns)""")
-    max_length: int | None = optional("""data >0  tokens per text (default: as the encoder was trained, or as the task
-        needs)""")
+    max_length: int | None = optional("data >0  tokens per text (default: as the encoder was trained, or by the task)")
     epochs: float | None = optional(">0  passes over the data, without steps or minutes", excludes="length")
     metric: str | None = optional("""schedule  the development figure that chooses the best weights, e.g. matthews
         (default: the main one)""")
-    layer_decay: float = option(
-        1.0, "schedule >0 <=1  factor of the learning rate from a layer of the encoder to the one below"
-    )
+    layer_decay: float = option(1.0, "schedule >0 <=1  factor of the learning rate from a layer to the one below")
     unfreeze: float | None = optional("""schedule >0  train the head alone, then one more layer, from the top, every X
         epochs (published: 1)""")
     mix: bool | None = optional("model  use a trained scalar mix of all layers")
@@ -581,13 +573,11 @@ class Finetuning(Reading, Training, Patience):
     units: int | None = optional("""model >0  width of the task network, in each direction (default: 256, as published
         300 of esim and 100 of bidaf)""")
     stack_layers: int | None = optional("model >0  lstm, gru, cnn: layers of the task network (default: 1, of cnn 2)")
-    extra_embeddings: str | Path | None = optional("""model FOLDER published  static vectors that the task network reads
+    extra_embeddings: AnyPath | None = optional("""model FOLDER published  static vectors that the task network reads
         too, with an ELMo: a folder, frozen, or `words`: learned from the data with the task""")
     output_mix: bool = option(False, "model  concatenate a second scalar mix with the task network's output")
     top_only: bool = option(False, "model  the task network reads the top layer instead of a mix")
-    cache: bool = option(
-        True, "machine neutral  compute the outputs of a frozen encoder once, and keep them on the disk of --out"
-    )
+    cache: bool = option(True, "machine neutral  compute the outputs of a frozen encoder once, on the disk of --out")
 
     def __post_init__(self):
         super().__post_init__()
@@ -609,12 +599,9 @@ class Finetuning(Reading, Training, Patience):
 class Distillation(Sized, Finetuning):
     """Options of `recipes.distill`, apart from those of the task itself."""
 
-    unlabelled: str | Path | None = optional("""data FILE  texts without labels, in the form of the data, which the
-        teacher labels""")
+    unlabelled: AnyPath | None = optional("data FILE  texts in the form of the data that the teacher labels")
     temperature: float = option(2.0, "schedule >0  divides the logits of teacher and student")
-    teacher_weight: float = option(
-        0.9, "schedule >=0 <=1  of the teacher's outputs in the loss; the rest is that of the labels"
-    )
+    teacher_weight: float = option(0.9, "schedule >=0 <=1  of the teacher's outputs in the loss, beside the labels")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -640,7 +627,7 @@ class EncoderDistillation(Sized, Frequent, Corpus, Training):
         "in all layers (hidden), vectors of texts and the cosines between them; and what BERT's pretraining learns, "
         "which gives the student its heads: masked_words, and with it next_sentence",
     )
-    vectors: str | Path | None = optional("""output FOLDER neutral  keep the teacher's vectors in this folder, for
+    vectors: AnyPath | None = optional("""output FOLDER neutral  keep the teacher's vectors in this folder, for
         further runs (default: in --out, until the run ends)""")
 
     def __post_init__(self):
@@ -699,9 +686,7 @@ class StaticPretraining(Distributed, Logged, Counted, Static):
     min_n: int = option(3, "model >0  --subwords: characters of the shortest n-gram")
     max_n: int = option(6, "model >0  --subwords: characters of the longest n-gram")
     buckets: int = option(2_000_000, "model >0  --subwords: rows that n-grams are hashed to")
-    sample: float = option(
-        1e-3, "data >=0  leave out words more frequent than this at random (fastText: 1e-4; 0: none)"
-    )
+    sample: float = option(1e-3, "data >=0  leave out more frequent words at random (fastText: 1e-4; 0: none)")
     epochs: float = option(5, "schedule >0  passes over the corpus")
     learning_rate: float | None = optional(">0  at the beginning; it falls to 0")
     adagrad: bool | None = optional("""schedule  row-wise Adagrad in place of SGD, for updates of more than 2048 words
@@ -726,11 +711,9 @@ class Embedding(Batched, FolderEngine):
         top, downward: 0,6,-1""")
     dtype: str = option("float32", "float32|float16  number format of the file; float16 is half the size")
     words: bool = option(False, "the input is already split into words, at spaces; one vector per word")
-    pieces: str = option(
-        "first", "first|mean  --words, BERT: the vector of a word, of its first piece or the mean of all"
-    )
+    pieces: str = option("first", "first|mean  --words, BERT: the vector of its first piece or the mean of all")
     carry_state: bool = option(False, "ELMo: carry the state from batch to batch, as bilm-tf does")
-    cache: str | Path | None = optional("""VOCAB.txt  ELMo: words, one a line, whose token vectors are computed once and
+    cache: AnyPath | None = optional("""VOCAB.txt  ELMo: words, one a line, whose token vectors are computed once and
         kept""")
 
     def __post_init__(self):
@@ -757,8 +740,7 @@ class Generation(Seeded):
     temperature: float = option(1.0, ">=0  divides the logits; 0: always the likeliest token")
     top_k: int | None = optional("K >0  draw from the K likeliest tokens")
     top_p: float | None = optional("P >0 <=1  draw from the likeliest tokens whose probabilities sum to P")
-    min_p: float | None = optional("""P >=0 <=1  draw from tokens of at least P times the probability of the likeliest
-        one""")
+    min_p: float | None = optional("P >=0 <=1  draw from tokens of at least P times the probability of the best one")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -769,8 +751,7 @@ class Indexing(Overwriting, Reading):
     passages: int | None = optional("""data N >1  split longer texts into passages of so many words, for `ctxrep ask`
         and for texts that the encoder would cut; in plain text files a paragraph, up to an empty line, is a text
         then""")
-    overlap: int | None = optional("""data >=0  words of a passage that the next one repeats (default: a fifth of
-        --passages)""")
+    overlap: int | None = optional("data >=0  words that the next passage repeats (default: a fifth of --passages)")
     storage: str | None = optional("""output float32|float16|int8  how vectors are stored: int8 is searched in a quarter
         of the memory, over float16 ones that decide (default: float32; with --add that of the index)""")
     add: bool = option(False, "output  add rows to the index that is there")
@@ -796,15 +777,9 @@ class Tflite(Columns):
         rows of .tsv, .csv, .parquet, .jsonl, .json and .conll""")
     keep_float: Sequence | None = optional("""LAYER ...  layers that stay float32, as --explain names them; or auto,
         with --data: the fewest to stay within --max-drop""")
-    max_drop: float = option(
-        1.0,
-        ">=0  with --data: drop, in points or percent of agreement, beyond which a file is put aside and the status is "
-        "1",
-    )
+    max_drop: float = option(1.0, ">=0  with --data: points or percent of agreement beyond which a file is put aside")
     explain: bool = option(False, "with --data: what each layer costs when it alone is quantized, as table and picture")
-    fill: bool = option(
-        False, "of a pretrained BERT its masked language model, for `ctxrep fill`, in place of the encoder"
-    )
+    fill: bool = option(False, "of a pretrained BERT its masked language model, for `ctxrep fill`, not the encoder")
     mediapipe: bool = option(
         False, "for MediaPipe's TextClassifier and TextEmbedder too, of a BERT; of one length (default: the model's)"
     )

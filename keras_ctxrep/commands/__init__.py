@@ -4,8 +4,8 @@ import importlib
 
 from keras_ctxrep.commands.command import Command, Group
 
-_NAMES = """pretrain prepare train glue distill score embed analogy neighbours fill plot index search ask convert zoo serve
-    export tflite predict generate client compare demo"""  # in the order of the help
+_NAMES = """pretrain prepare train glue distill score embed analogy neighbours fill plot index search ask convert zoo
+    serve export tflite predict generate client compare demo"""  # in the order of the help
 
 
 def _command(name: str) -> type[Command] | Group:

@@ -2,10 +2,10 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from keras_ctxrep.commands.command import Command, argument
 from keras_ctxrep.commands.printing import print_line, print_scored
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Analogy"]
 
@@ -19,7 +19,7 @@ class Analogy(Command[list[tuple[str, float]]]):
     Returns: words and the cosines of their vectors.
     """
 
-    folder: str | Path = argument("published  a model folder of static word vectors")
+    folder: AnyPath = argument("published  a model folder of static word vectors")
     a: str = argument("A  the word to start from, king")
     b: str = argument("B  taken from it, man")
     c: str = argument("C  added, woman")

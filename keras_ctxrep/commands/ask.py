@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from keras_ctxrep.commands.answering import Answering
 from keras_ctxrep.commands.command import ENCODER, argument
 from keras_ctxrep.commands.search import hit_content, open_index
+from keras_ctxrep.options import AnyPath
 
 if TYPE_CHECKING:
     from keras_ctxrep.inference.model import Model
@@ -44,15 +45,14 @@ class Ask(Answering):
     Returns: each question with its answers, as in `ask`.
     """
 
-    index: str | Path = argument("INDEX  the folder of an index of passages")
+    index: AnyPath = argument("INDEX  the folder of an index of passages")
     text: str | None = argument("[TEXT]  the question (default: the lines of --input)")
-    reader: str | Path = argument(
+    reader: AnyPath = argument(
         "--reader MODEL published  a model of the task `answer`: a model folder, a SavedModel or a .tflite file",
         kw_only=True,
     )
     top: int = argument("[--top N] >0  passages that are read for each question", 5)
-    encoder: str | Path | None = argument(f"""[--encoder MODEL] published  {ENCODER} (default: the one that made the
-        index)""")
+    encoder: AnyPath | None = argument(f"[--encoder MODEL] published  {ENCODER} (default: that of the index)")
 
     def needs_tensorflow(self) -> bool:
         return not str(self.reader).endswith(".tflite")

@@ -6,12 +6,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from keras_ctxrep.commands.command import Command, Usage, argument
 from keras_ctxrep.commands.printing import print_line, read_sentences
-from keras_ctxrep.options import SIGNATURE
+from keras_ctxrep.options import SIGNATURE, AnyPath
 
 __all__ = ["Client"]
 
@@ -29,13 +28,12 @@ class Client(Command[Iterator[dict | str]]):
     texts: Sequence | None = argument("[TEXT ...]  texts (default: the lines of standard input)")
     url: str = argument("--url URL  of the server: http://HOST:8501, or grpc://HOST:8500")
     model: str = argument("--model NAME  its name on the server")
-    pair: Sequence | None = argument("""[--pair TEXT ...]  the second text of each; or give both as one text, with a tab
-        between""")
+    pair: Sequence | None = argument("[--pair TEXT ...]  the second text of each; or both as one, with a tab between")
     json: bool = argument("[--json]  each text is a JSON object with all inputs of the signature")
     signature: str = argument("[--signature NAME]  of the model", SIGNATURE)
     version: int | None = argument("[--version N]  number of the version (default: the latest)")
     label: str | None = argument("[--label NAME]  label of the version, of the server's model.config")
-    bundle: str | Path | None = argument("""[--bundle FOLDER]  a local copy of the SavedModel, with its versions or one
+    bundle: AnyPath | None = argument("""[--bundle FOLDER]  a local copy of the SavedModel, with its versions or one
         of them, or the model folder: answers have the form of `ctxrep predict`""")
     batch_size: int = argument("[--batch-size N] >0  texts of a request", 32)
     timeout: float = argument("[--timeout S] >0  seconds for a request", 10)

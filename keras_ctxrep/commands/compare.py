@@ -3,11 +3,10 @@
 import json
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 
 from keras_ctxrep.commands.command import Command, argument, function
 from keras_ctxrep.commands.printing import table
-from keras_ctxrep.options import Columns
+from keras_ctxrep.options import AnyPath, Columns
 
 __all__ = ["Compare", "compare"]
 
@@ -25,12 +24,12 @@ class Compare(Columns, Command[tuple[list[dict], str]]):
         ValueError: an artifact cannot be opened or is of another model, or the examples do not fit the model.
     """
 
-    folder: str | Path = argument("published  the model folder, which is the reference")
+    folder: AnyPath = argument("published  the model folder, which is the reference")
     artifacts: Sequence = argument("...  SavedModel folders and .tflite files")
-    data: str | Path = argument("--data FILE  examples of the model's task")
+    data: AnyPath = argument("--data FILE  examples of the model's task")
     _: KW_ONLY
     start: bool = argument("[--start]  also start each engine in a process: time to the first answer, memory")
-    plot: str | Path | None = argument("[--plot FILE.png] writes  a picture of size, latency and quality")
+    plot: AnyPath | None = argument("[--plot FILE.png] writes  a picture of size, latency and quality")
     json: bool = argument("[--json]  print one JSON array")
 
     def run(self) -> tuple[list[dict], str]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from keras_ctxrep.commands.command import Command, argument
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Demo"]
 
@@ -24,9 +24,7 @@ class Demo(Command[dict]):
 
     corpus: Sequence | None = argument("""[--corpus FILE ...]  distil on your own text, one sentence a line, an empty
         line between documents""")
-    out: str | Path = argument(
-        "[--out FOLDER]  folder for the models and report.html; its contents are replaced", "demo"
-    )
+    out: AnyPath = argument("[--out FOLDER]  for the models and report.html; its contents are replaced", "demo")
     minutes: float = argument("[--minutes N] >0  of distillation", 1)
     seed: int = argument("[--seed N]  random seed", 0)
 

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from keras_ctxrep.commands.command import Group, Usage, argument, function, in_python
 from keras_ctxrep.commands.pretrain import LearnsFromText, model_folder, text_files
 from keras_ctxrep.commands.printing import print_error, print_evaluation
 from keras_ctxrep.commands.train import DEV_HELP, Finetunes, file_or_fraction
-from keras_ctxrep.options import Distillation, EncoderDistillation, Options, StaticDistillation
+from keras_ctxrep.options import AnyPath, Distillation, EncoderDistillation, Options, StaticDistillation
 
 __all__ = ["Distill", "DistillEncoder", "DistillStatic", "distill", "distill_encoder", "distill_static"]
 
@@ -33,11 +32,11 @@ class Distill(Finetunes, Distillation):
         ValueError: as in `finetune`, or the teacher was not fine-tuned, has a CRF or does not know a label.
     """
 
-    teacher: str | Path = argument(f"published  {TEACHER}")
+    teacher: AnyPath = argument(f"published  {TEACHER}")
     data: Any = argument("[--data FILE]  labelled examples to learn from", MISSING)
     dev: Any = argument(f"[--dev FILE]  {DEV_HELP}", MISSING, parse=file_or_fraction)
-    out: str | Path = model_folder()
-    encoder: str | Path | None = argument("""[--encoder FOLDER] published  what the student begins with, as in `ctxrep
+    out: AnyPath = model_folder()
+    encoder: AnyPath | None = argument("""[--encoder FOLDER] published  what the student begins with, as in `ctxrep
         train`; or give --size""")
     report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
     announce: Callable[[str], object] | None = in_python(prints=print_error)
@@ -79,9 +78,9 @@ class DistillEncoder(LearnsFromText, EncoderDistillation):
             model of another run and `overwrite` is not set.
     """
 
-    teacher: str | Path = argument(f"published  {TEACHER}")
+    teacher: AnyPath = argument(f"published  {TEACHER}")
     corpus: Any = text_files()
-    out: str | Path = model_folder()
+    out: AnyPath = model_folder()
     report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
 
     def run(self) -> list[dict]:
@@ -114,9 +113,9 @@ class DistillStatic(LearnsFromText, StaticDistillation):
             the finished model of another run and `overwrite` is not set.
     """
 
-    teacher: str | Path = argument(f"published  {TEACHER}")
+    teacher: AnyPath = argument(f"published  {TEACHER}")
     corpus: Any = text_files()
-    out: str | Path = model_folder()
+    out: AnyPath = model_folder()
     report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
     static: bool = argument("[--static]  a table of vectors of word pieces, instead of a BERT, in minutes", True)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_ctxrep.commands.command import FOLDER, Command, Usage, argument, function
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Export", "export"]
 
@@ -27,13 +28,13 @@ class Export(Command):
         argument(f"""[FOLDER] published  {FOLDER}: a task model or an encoder; of a pretraining model the
         encoder is exported""")
     )
-    out: str | Path | None = argument("[--out BASE/NAME]  where TF Serving looks for versions")
+    out: AnyPath | None = argument("[--out BASE/NAME]  where TF Serving looks for versions")
     windows: str | None = argument("""[--windows mean|max]  classify, multilabel, regress: read a long text in
         overlapping windows, and give the mean or the maximum of their probabilities (default: the text is cut)""")
     keep: int | None = argument("[--keep N] >0  remove all versions but the N highest, in the end")
-    tflite: str | Path | None = argument("""[--tflite FILE.tflite]  a .tflite file of the same model, written with
+    tflite: AnyPath | None = argument("""[--tflite FILE.tflite]  a .tflite file of the same model, written with
         --data: the model card has what it loses""")
-    check: str | Path | None = argument("""[--check PATH]  instead: replay the manifest of an export, BASE/NAME or a
+    check: AnyPath | None = argument("""[--check PATH]  instead: replay the manifest of an export, BASE/NAME or a
         version of it: hashes, signatures, answers""")
 
     def __post_init__(self):

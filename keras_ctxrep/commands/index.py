@@ -9,6 +9,7 @@ from typing import Any
 from keras_ctxrep import options
 from keras_ctxrep.commands.command import ENCODER, Command, Usage, argument, function, in_python
 from keras_ctxrep.commands.printing import print_line, print_report, progress_bar
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Index", "delete", "index"]
 
@@ -42,7 +43,7 @@ class Index(options.Indexing, Command[int]):
     sources: Sequence | None = argument("""[FILE ...]  .tsv or .csv with a header, .jsonl, .parquet: a row each; other
         files: a text a line""")
     encoder: Any = argument(f"[--encoder MODEL] published  {ENCODER}")
-    out: str | Path | None = argument("[--out FOLDER]  the folder of the index")
+    out: AnyPath | None = argument("[--out FOLDER]  the folder of the index")
     progress: Callable[[int], object] = in_python(lambda count: None)
     report: Callable[[str], object] = in_python(print, prints=print_report)
     delete: Sequence | None = argument("[--delete ID ...]  instead: delete the rows with these ids")

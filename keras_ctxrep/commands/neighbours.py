@@ -4,10 +4,10 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from keras_ctxrep.commands.command import FOLDER, Command, Usage, argument
 from keras_ctxrep.commands.printing import print_line, print_scored, read_sentences
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Neighbours"]
 
@@ -25,7 +25,7 @@ class Neighbours(Command[list | dict]):
     Returns: in context those of `plots.words.neighbours`; of static vectors each word with its neighbours.
     """
 
-    folder: str | Path = argument(f"published  {FOLDER}")
+    folder: AnyPath = argument(f"published  {FOLDER}")
     words: Sequence | None = argument("[WORD ...]  static vectors: words, compared with the whole vocabulary")
     word: str | None = argument("[--word WORD]  the word in context")
     input: str | None = argument("[--input FILE]  a text file, or - for standard input")

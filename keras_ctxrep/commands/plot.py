@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from keras_ctxrep.checks import printable
 from keras_ctxrep.commands.command import Command, Usage, argument
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Plot"]
 
@@ -40,15 +40,14 @@ class Plot(Command[list[str]]):
 
     kind: str = argument("what to draw", choices=tuple(_FLAGS))
     folders: Sequence = argument("FOLDER ...  a model folder; mix, history: one or several")
-    out: str | Path = argument("""--out FILE.png writes  the picture; attention: or an HTML page, FILE.html;
+    out: AnyPath = argument("""--out FILE.png writes  the picture; attention: or an HTML page, FILE.html;
         probabilities: FILE.html""")
     text: str | None = argument("[--text TEXT]  alignment, attention, probabilities: the text")
     pair: str | None = argument("[--pair TEXT]  attention: a second text")
     word: str | None = argument("[--word WORD]  senses: the word")
-    data: str | Path | None = argument("""[--data FILE]  senses: sentences labelled with the word's sense, .tsv or
+    data: AnyPath | None = argument("""[--data FILE]  senses: sentences labelled with the word's sense, .tsv or
         .jsonl; words: a word and its tag a line (CoNLL)""")
-    columns: Mapping[str, str] | None = argument("""[--columns NAME=N ...]  words: numbers of the columns (default:
-        word=1 tag=2)""")
+    columns: Mapping[str, str] | None = argument("[--columns NAME=N ...]  words: their numbers (default: word=1 tag=2)")
     count: int | None = argument("[--count N] >0  words: how many, the most frequent ones (default: 300)")
     k: int | None = argument("[-k N] >0  words: neighbours of each word in the table (default: 5)")
     layer: int | str | None = argument(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from keras_ctxrep import options
 from keras_ctxrep.commands.command import Command, Usage, argument, function, in_python
 from keras_ctxrep.commands.printing import output, print_report
+from keras_ctxrep.options import AnyPath
 
 if TYPE_CHECKING:
     from keras_ctxrep.tasks import Task
@@ -61,16 +62,15 @@ class Predict(options.Prediction, Command[None]):
             is a pair of texts where the model reads one, or the other way round, or nothing was answered.
     """
 
-    artifact: str | Path = argument("published  a model folder, a SavedModel folder or a .tflite file")
+    artifact: AnyPath = argument("published  a model folder, a SavedModel folder or a .tflite file")
     source: Any = argument("""[--input FILE]  text, a line each, or - for standard input (the default); for a model that
         reads pairs the two texts with a tab between them, for tasks over marked spans a JSON object""")
     out: Any = argument("""[--out FILE] writes  the file to write (default: standard output); with --processes or
         --runner the folder of its parts""")
     rows: bool = in_python(False)
-    threads: int | None = argument("""[--threads N] >0  of LiteRT (default: 1 for a .tflite file, all cores with
-        --engine auto)""")
+    threads: int | None = argument("[--threads N] >0  of LiteRT (default: 1 of a .tflite file, with --engine auto all)")
     report: Callable[[str], None] = in_python(print, prints=print_report)
-    data: str | Path | None = argument("""[--data FILE]  rows instead of lines: the files that `train` and `score` read,
+    data: AnyPath | None = argument("""[--data FILE]  rows instead of lines: the files that `train` and `score` read,
         .tsv or .csv with a header, .jsonl, .parquet, CoNLL or SQuAD's JSON, or tfds:NAME:SPLIT; labels are not needed.
         The row's own fields are written beside the prediction""")
 

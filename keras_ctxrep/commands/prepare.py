@@ -1,13 +1,12 @@
 """`ctxrep prepare`: a large text, split, and for BERT masked, once before pretraining."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from keras_ctxrep.commands.command import Command, Group, argument, function, in_python
 from keras_ctxrep.commands.pretrain import text_files
 from keras_ctxrep.commands.printing import print_line
-from keras_ctxrep.options import Preparation
+from keras_ctxrep.options import AnyPath, Preparation
 
 __all__ = ["Prepare", "prepare"]
 
@@ -41,7 +40,7 @@ class Prepare(Preparation, Command[dict]):
     configurable = True
 
     corpus: Any = text_files()
-    out: str | Path = argument("--out FOLDER  the folder to write")
+    out: AnyPath = argument("--out FOLDER  the folder to write")
     family: str = in_python("bert")  # or "elmo"
 
     def run(self) -> dict:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from keras_ctxrep.commands.command import Command, Group, argument, function, in_python
 from keras_ctxrep.commands.printing import print_evaluation, print_line
-from keras_ctxrep.options import Pretraining, StaticPretraining
+from keras_ctxrep.options import AnyPath, Pretraining, StaticPretraining
 
 __all__ = ["Pretrain", "PretrainStatic", "pretrain", "pretrain_static"]
 
@@ -81,7 +81,7 @@ class Pretrain(LearnsFromText, Pretraining):
 
     family: str = in_python(MISSING)  # "elmo", "bert" or "lm"
     corpus: Any = text_files("text files, or but for lm a folder that `prepare` wrote")
-    out: str | Path = model_folder()
+    out: AnyPath = model_folder()
     report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
     callbacks: Sequence = in_python(())  # of Keras
 
@@ -120,7 +120,7 @@ class PretrainStatic(LearnsFromText, StaticPretraining):
     """
 
     corpus: Any = text_files()
-    out: str | Path = model_folder()
+    out: AnyPath = model_folder()
     report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
 
     @classmethod

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_ctxrep.commands.command import FOLDER, Command, Usage, argument, function, in_python
 from keras_ctxrep.commands.printing import print_line, short, table
-from keras_ctxrep.options import Scoring
+from keras_ctxrep.options import AnyPath, Scoring
 
 __all__ = ["Score", "score"]
 
@@ -47,11 +47,10 @@ class Score(Scoring, Command[Any]):
     batch_size: int = in_python(32)
     carry_state: bool = argument("""[--carry-state]  a biLM: carry the state through the text, instead of scoring each
         sentence by itself""")
-    predictions: str | Path | None = argument("""[--predictions FILE.jsonl] writes  write text, expected and predicted
+    predictions: AnyPath | None = argument("""[--predictions FILE.jsonl] writes  write text, expected and predicted
         label here, one JSON object a line""")
-    analogies: str | Path | None = argument("""[--analogies FILE]  static word vectors: questions such as those of
-        questions-words.txt""")
-    word_pairs: str | Path | None = argument("""[--word-pairs FILE]  static word vectors: pairs of words and how similar
+    analogies: AnyPath | None = argument("[--analogies FILE]  static word vectors: questions as of questions-words.txt")
+    word_pairs: AnyPath | None = argument("""[--word-pairs FILE]  static word vectors: pairs of words and how similar
         they are, such as those of WordSim-353""")
     json: bool = argument("[--json]  print one JSON object")
     lm: bool = argument("[--lm]  a biLM: the log-probability of each sentence, one JSON object a line")

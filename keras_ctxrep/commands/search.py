@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from keras_ctxrep import options
 from keras_ctxrep.commands.answering import Answering
 from keras_ctxrep.commands.command import ENCODER, argument
+from keras_ctxrep.options import AnyPath
 
 if TYPE_CHECKING:
     from keras_ctxrep.text.search import Encoder, Index
@@ -26,12 +27,11 @@ class Search(options.FolderEngine, Answering):
     Returns: each query with its hits, as in `text.search.Index.search`.
     """
 
-    index: str | Path = argument("INDEX  the folder of an index")
+    index: AnyPath = argument("INDEX  the folder of an index")
     text: str | None = argument("[TEXT]  the text to look for (default: the lines of --input)")
     top: int = argument("[--top N] >0  hits of each query", 10)
     exact: bool = argument("[--exact]  compare every row, even if the index has a graph")
-    encoder: str | Path | None = argument(f"""[--encoder MODEL] published  {ENCODER} (default: the one that made the
-        index)""")
+    encoder: AnyPath | None = argument(f"[--encoder MODEL] published  {ENCODER} (default: that of the index)")
 
     def needs_tensorflow(self) -> bool:
         return not (self.encoder is None or str(self.encoder).endswith(".tflite") or self.engine == options.AUTO)

@@ -4,10 +4,10 @@ import ipaddress
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from keras_ctxrep.commands.command import Command, argument, function, in_python
 from keras_ctxrep.commands.printing import print_error, print_line, print_report
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Serve", "serve"]
 
@@ -46,12 +46,10 @@ class Serve(Command[None]):
         OSError: the port is taken, or the address is not one of this machine.
     """
 
-    path: str | Path = argument("published  a SavedModel, a model folder or a .tflite file", metavar="artifact")
+    path: AnyPath = argument("published  a SavedModel, a model folder or a .tflite file", metavar="artifact")
     name: str | None = argument("[--name NAME]  of the model on the server (default: that of the folder or file)")
     host: str = argument("[--host ADDRESS]  to listen on (default: 127.0.0.1, this machine alone)", "127.0.0.1")
-    port: int = argument(
-        "[--port N] >=0  0: any that is free (default: 8501, as TF Serving)", 8501, parse=_port, most=PORTS
-    )
+    port: int = argument("[--port N] >=0  0: a free one (default: 8501, as TF Serving)", 8501, parse=_port, most=PORTS)
     announce: Callable[[str], object] = in_python(lambda url: None, prints=_announce)
     report: Callable[[str], object] = in_python(lambda line: None, prints=print_report)
     poll: float = argument(

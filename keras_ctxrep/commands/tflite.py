@@ -10,6 +10,7 @@ from pathlib import Path
 from keras_ctxrep import options
 from keras_ctxrep.commands.command import FOLDER, Command, Usage, argument, function, in_python
 from keras_ctxrep.commands.printing import table
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Quantized", "Tflite", "tflite"]
 
@@ -53,18 +54,17 @@ class Tflite(options.Tflite, Command[Quantized]):
         ValueError: neither `out` nor `web`, or as in `quantize.convert`, `quantize.build` and `page.write_page`.
     """
 
-    folder: str | Path = argument(f"published  {FOLDER}; for a page alone also a FILE.tflite")
-    out: str | Path | None = argument("[--out FILE.tflite] writes  the file to write")
+    folder: AnyPath = argument(f"published  {FOLDER}; for a page alone also a FILE.tflite")
+    out: AnyPath | None = argument("[--out FILE.tflite] writes  the file to write")
     lengths: Sequence | None = argument(
         "[--lengths N,N,...]  input lengths, in tokens; a text runs at the smallest that holds it, and is cut if none "
         f"does (default: {','.join(map(str, options.LENGTHS))} up to the length of the model, and that itself)",
         parse=_lengths,
     )
-    data: str | Path | None = argument("""[--data FILE]  examples of the model's task: the file is measured on them
+    data: AnyPath | None = argument("""[--data FILE]  examples of the model's task: the file is measured on them
         against Keras, and its figures are written into the model card in it""")
-    web: str | Path | None = argument("""[--web FOLDER]  write a folder for any static server: a web page that runs the
-        model in the browser""")
-    litertjs: str | Path | None = argument("""[--litertjs FOLDER]  with --web: node_modules/@litertjs of `npm install
+    web: AnyPath | None = argument("[--web FOLDER]  write a web page that runs the model, for any static server")
+    litertjs: AnyPath | None = argument("""[--litertjs FOLDER]  with --web: node_modules/@litertjs of `npm install
         @litertjs/core`, copied into the page's folder (default: the page loads LiteRT from a CDN)""")
     report: Callable[[list[dict], Path], object] | None = in_python(prints=_print_layers)
 

@@ -11,7 +11,7 @@ from keras_ctxrep.checks import check_value, kinds
 from keras_ctxrep.commands.command import Command, Usage, argument, function, in_python
 from keras_ctxrep.commands.pretrain import model_folder
 from keras_ctxrep.commands.printing import print_error, print_evaluation, print_line, table
-from keras_ctxrep.options import Finetuning, Options, nearest_option
+from keras_ctxrep.options import AnyPath, Finetuning, Options, nearest_option
 
 __all__ = ["Train", "finetune"]
 
@@ -102,9 +102,9 @@ class Train(Finetunes, Finetuning):
 
     data: Any = argument("--data FILE  labelled examples to learn from")
     dev: Any = argument(f"[--dev FILE]  {DEV_HELP}", MISSING, parse=file_or_fraction)
-    encoder: str | Path = argument("""--encoder FOLDER published  a model folder of any task, a name of `ctxrep zoo
+    encoder: AnyPath = argument("""--encoder FOLDER published  a model folder of any task, a name of `ctxrep zoo
         list`, or embeddings that are learned from the data alone: `words` or `characters`""")
-    out: str | Path = model_folder()
+    out: AnyPath = model_folder()
     task: str = argument("[--task]  the task", "classify", values=_tasks)
     report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
     announce: Callable[[str], object] | None = in_python(prints=print_error)

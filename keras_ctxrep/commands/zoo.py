@@ -2,11 +2,11 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from keras_ctxrep.commands.command import Command, Usage, argument
 from keras_ctxrep.commands.printing import print_error, print_line, table
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Zoo"]
 
@@ -26,17 +26,15 @@ class Zoo(Command[Any]):
     """
 
     action: str = argument("list|show|get|push  what to do")
-    name: str | Path | None = argument("""[NAME]  SIZE/DATASET, or one of the two if no other model has it; get:
+    name: AnyPath | None = argument("""[NAME]  SIZE/DATASET, or one of the two if no other model has it; get:
         hf://OWNER/NAME too, of the Hugging Face Hub; push: a model folder""")
     target: str | None = argument("[hf://OWNER/NAME]  push: the repository to write")
     dry_run: bool = argument("[--dry-run]  push: list the files, and send nothing")
     private: bool = argument("[--private]  push: a new repository is private")
     json: bool = argument("[--json]  list, show: print JSON")
-    source: str | Path | None = argument("""[--from PATH]  get: a local copy of the files: folder, archive or weight
-        file""")
+    source: AnyPath | None = argument("[--from PATH]  get: a local copy of the files: folder, archive or weight file")
     mirror: str | None = argument("[--mirror URL]  get: address to download from in place of the publisher's")
-    cache: str | Path | None = argument("""[--cache FOLDER]  folder of models (default: $CTXREP_CACHE, or
-        ~/.cache/keras_ctxrep)""")
+    cache: AnyPath | None = argument("[--cache FOLDER]  of models (default: $CTXREP_CACHE, or ~/.cache/keras_ctxrep)")
 
     def __post_init__(self):
         super().__post_init__()
