@@ -18,29 +18,10 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from keras_ctxrep.checks import Range, check
 
 __all__ = [
-    "CHARACTERS",
-    "LEARNED",
-    "QUANTIZATIONS",
-    "WORDS",
-    "Distillation",
-    "Embedding",
-    "EncoderDistillation",
-    "Finetuning",
-    "Fit",
-    "Generation",
-    "Indexing",
-    "Options",
-    "Parallel",
-    "Prediction",
-    "Preparation",
-    "Pretraining",
-    "Scoring",
-    "StaticDistillation",
-    "StaticPretraining",
-    "Tflite",
-    "keywords",
-    "option",
-]
+    "CHARACTERS", "LEARNED", "QUANTIZATIONS", "WORDS", "Distillation", "Embedding", "EncoderDistillation", "Finetuning",
+    "Fit", "Generation", "Indexing", "Options", "Parallel", "Prediction", "Preparation", "Pretraining", "Scoring",
+    "StaticDistillation", "StaticPretraining", "Tflite", "keywords", "option",
+]  # fmt: skip
 
 LENGTHS = (16, 32, 64, 128, 256)  # of .tflite files, in tokens: those below the model's own, which is the last one
 SIGNATURE = "serving_default"  # the signature of a SavedModel that a server answers with by default

@@ -45,6 +45,7 @@ class Ask(Answering):
     Returns: each question with its answers, as in `ask`.
     """
 
+    tensorflow = "reader"
     index: AnyPath = argument("INDEX  the folder of an index of passages")
     text: str | None = argument("[TEXT]  the question (default: the lines of --input)")
     reader: AnyPath = argument(
@@ -53,9 +54,6 @@ class Ask(Answering):
     )
     top: int = argument("[--top N] >0  passages that are read for each question", 5)
     encoder: AnyPath | None = argument(f"[--encoder MODEL] published  {ENCODER} (default: that of the index)")
-
-    def needs_tensorflow(self) -> bool:
-        return not str(self.reader).endswith(".tflite")
 
     def open(self) -> Callable[[list[str]], Iterable[Any]]:
         from keras_ctxrep.inference.engines import open_model

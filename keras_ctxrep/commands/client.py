@@ -25,6 +25,7 @@ class Client(Command[Iterator[dict | str]]):
     Returns: the outputs for each text, or with `dry_run` the requests.
     """
 
+    tensorflow = False
     texts: Sequence | None = argument("[TEXT ...]  texts (default: the lines of standard input)")
     url: str = argument("--url URL  of the server: http://HOST:8501, or grpc://HOST:8500")
     model: str = argument("--model NAME  its name on the server")
@@ -51,9 +52,6 @@ class Client(Command[Iterator[dict | str]]):
             raise Usage("leave out --signature and --dry-run with --bundle")
         if self.version is not None and self.label is not None:
             raise Usage("give either --version or --label")
-
-    def needs_tensorflow(self) -> bool:
-        return False
 
     def run(self) -> Iterator[Any]:
         from keras_ctxrep.inference import client

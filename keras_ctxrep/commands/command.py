@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from keras_ctxrep.options import Options, split_head, unknown_option, with_range
+from keras_ctxrep.options import AUTO, Options, split_head, unknown_option, with_range
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,9 +30,12 @@ class Command(Options, Generic[R]):
 
     Attributes:
         configurable: whether it takes --config.
+        tensorflow: whether TensorFlow is imported at once, without the lines that it prints; or the argument with which
+            it is, if that is given and no .tflite file, and `engine` is not "auto".
     """
 
     configurable: ClassVar[bool] = False
+    tensorflow: ClassVar[bool | str] = True
 
     @classmethod
     def description(cls) -> str:
@@ -75,8 +78,11 @@ class Command(Options, Generic[R]):
         self.show(self.run())
 
     def needs_tensorflow(self) -> bool:
-        """Whether TensorFlow is imported at once, without the lines that it prints."""
-        return True
+        """Whether TensorFlow is imported at once, see `tensorflow`."""
+        if isinstance(self.tensorflow, bool):
+            return self.tensorflow
+        model = getattr(self, self.tensorflow)
+        return model is not None and not str(model).endswith(".tflite") and getattr(self, "engine", None) != AUTO
 
 
 @dataclass(frozen=True)

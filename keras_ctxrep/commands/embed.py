@@ -65,15 +65,13 @@ class Embed(options.Embedding, Command[int]):
         UserWarning: "mix" is asked of a model that has not learned one, or sentences were cut or have no words.
     """
 
+    tensorflow = "folder"
     folder: AnyPath = argument(f"published  {FOLDER}")
     sentences: Any = argument(
         "--input FILE  a text file, - for standard input, or tfds:NAME:SPLIT: the first text of each row", parse=_Source
     )
     out: AnyPath = argument("--out FILE writes  FILE.npz or FILE.hdf5")
     progress: Callable[[int], object] = in_python(lambda count: None)
-
-    def needs_tensorflow(self) -> bool:
-        return self.engine != options.AUTO
 
     def main(self) -> None:
         with progress_bar("embedding", "sentences") as progress:

@@ -1,7 +1,6 @@
 """`ctxrep export`: a model folder as the next version of a SavedModel for TF Serving."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from keras_ctxrep.commands.command import FOLDER, Command, Usage, argument, function
@@ -24,10 +23,8 @@ class Export(Command):
         ValueError: as in `keras_ctxrep_export.saved_model.export`, or what was checked has changed.
     """
 
-    folder: str | Path | None = (
-        argument(f"""[FOLDER] published  {FOLDER}: a task model or an encoder; of a pretraining model the
-        encoder is exported""")
-    )
+    folder: AnyPath | None = argument(f"""[FOLDER] published  {FOLDER}: a task model or an encoder; of a pretraining
+        model the encoder is exported""")
     out: AnyPath | None = argument("[--out BASE/NAME]  where TF Serving looks for versions")
     windows: str | None = argument("""[--windows mean|max]  classify, multilabel, regress: read a long text in
         overlapping windows, and give the mean or the maximum of their probabilities (default: the text is cut)""")

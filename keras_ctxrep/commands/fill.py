@@ -22,13 +22,11 @@ class Fill(Answering):
     Returns: each text with its masks, as in `Model.fill`.
     """
 
+    tensorflow = "folder"
     folder: AnyPath = argument("""published  a BERT with its masked language model: a model folder, a name of the
         zoo, or a .tflite file of `ctxrep tflite --fill`""")
     text: str | None = argument("[TEXT]  a text with one [MASK] or more (default: the lines of --input)")
     top: int = argument("[--top N] >0  pieces for each mask", 5)
-
-    def needs_tensorflow(self) -> bool:
-        return not str(self.folder).endswith(".tflite")
 
     def open(self) -> Callable[[list[str]], Iterable[Any]]:
         from keras_ctxrep.inference.model import load

@@ -25,11 +25,9 @@ class Generate(Generation, Command[Iterator[str]]):
         ValueError: another model.
     """
 
+    tensorflow = "model"
     model: AnyPath = argument("published  a language model, in any form that `keras_ctxrep.load` opens")
     prompt: str = argument("[--prompt TEXT]  the text to continue (default: none, the beginning of a text)", "")
-
-    def needs_tensorflow(self) -> bool:
-        return not str(self.model).endswith(".tflite")
 
     def run(self) -> Iterator[str]:
         from keras_ctxrep.inference.model import load

@@ -40,6 +40,7 @@ class Index(options.Indexing, Command[int]):
             `out` is an index and neither `add` nor `overwrite` is given.
     """
 
+    tensorflow = "encoder"
     sources: Sequence | None = argument("""[FILE ...]  .tsv or .csv with a header, .jsonl, .parquet: a row each; other
         files: a text a line""")
     encoder: Any = argument(f"[--encoder MODEL] published  {ENCODER}")
@@ -58,9 +59,6 @@ class Index(options.Indexing, Command[int]):
             raise Usage("--delete ID... --out FOLDER deletes rows; leave out FILE and --encoder")
         if self.delete is None and (not self.sources or self.encoder is None):
             raise Usage("FILE... and --encoder are needed, or --delete ID...")
-
-    def needs_tensorflow(self) -> bool:
-        return self.encoder is not None and not str(self.encoder).endswith(".tflite")
 
     def main(self) -> None:
         if self.delete is not None:

@@ -62,6 +62,7 @@ class Predict(options.Prediction, Command[None]):
             is a pair of texts where the model reads one, or the other way round, or nothing was answered.
     """
 
+    tensorflow = "artifact"
     artifact: AnyPath = argument("published  a model folder, a SavedModel folder or a .tflite file")
     source: Any = argument("""[--input FILE]  text, a line each, or - for standard input (the default); for a model that
         reads pairs the two texts with a tab between them, for tasks over marked spans a JSON object""")
@@ -85,9 +86,6 @@ class Predict(options.Prediction, Command[None]):
             raise Usage("--threads is for .tflite files and --engine auto; TensorFlow reads TF_NUM_INTRAOP_THREADS")
         if self.in_parts and (rows or not isinstance(self.out, str | Path) or self.format not in (None, "jsonl")):
             raise Usage("--processes and --runner read lines (--input), and write JSON lines: --out FOLDER")
-
-    def needs_tensorflow(self) -> bool:
-        return not str(self.artifact).endswith(".tflite") and self.engine != options.AUTO
 
     def run(self) -> None:
         from keras_ctxrep.atomic import atomic_write

@@ -27,14 +27,12 @@ class Search(options.FolderEngine, Answering):
     Returns: each query with its hits, as in `text.search.Index.search`.
     """
 
+    tensorflow = "encoder"
     index: AnyPath = argument("INDEX  the folder of an index")
     text: str | None = argument("[TEXT]  the text to look for (default: the lines of --input)")
     top: int = argument("[--top N] >0  hits of each query", 10)
     exact: bool = argument("[--exact]  compare every row, even if the index has a graph")
     encoder: AnyPath | None = argument(f"[--encoder MODEL] published  {ENCODER} (default: that of the index)")
-
-    def needs_tensorflow(self) -> bool:
-        return not (self.encoder is None or str(self.encoder).endswith(".tflite") or self.engine == options.AUTO)
 
     def open(self) -> Callable[[list[str]], Iterable[Any]]:
         index = open_index(self.index, self.encoder, self.engine)

@@ -46,6 +46,7 @@ class Serve(Command[None]):
         OSError: the port is taken, or the address is not one of this machine.
     """
 
+    tensorflow = False  # it is loaded when the port is open
     path: AnyPath = argument("published  a SavedModel, a model folder or a .tflite file", metavar="artifact")
     name: str | None = argument("[--name NAME]  of the model on the server (default: that of the folder or file)")
     host: str = argument("[--host ADDRESS]  to listen on (default: 127.0.0.1, this machine alone)", "127.0.0.1")
@@ -57,9 +58,6 @@ class Serve(Command[None]):
         "is loaded while the old one answers (default: 1, as TF Serving; 0: never)",
         1.0,
     )
-
-    def needs_tensorflow(self) -> bool:
-        return False  # it is loaded when the port is open
 
     def run(self) -> None:
         from keras_ctxrep.inference.server import Versions

@@ -25,6 +25,7 @@ class Zoo(Command[Any]):
         push: file -> its size.
     """
 
+    tensorflow = False
     action: str = argument("list|show|get|push  what to do")
     name: AnyPath | None = argument("""[NAME]  SIZE/DATASET, or one of the two if no other model has it; get:
         hf://OWNER/NAME too, of the Hugging Face Hub; push: a model folder""")
@@ -48,9 +49,6 @@ class Zoo(Command[Any]):
             raise Usage(f"{self.action}: hf://OWNER/NAME as a second name, --dry-run and --private are for push")
         if self.action == "push" and self.target is None:
             raise Usage("push: give the folder and hf://OWNER/NAME")
-
-    def needs_tensorflow(self) -> bool:
-        return False
 
     def run(self) -> Any:
         from keras_ctxrep import zoo

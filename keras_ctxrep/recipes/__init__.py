@@ -28,29 +28,10 @@ if TYPE_CHECKING:
     from keras_ctxrep.recipes.sweeping import sweep
 
 __all__ = [
-    "again",
-    "ask",
-    "compare",
-    "convert",
-    "distill",
-    "distill_encoder",
-    "distill_static",
-    "embed",
-    "export",
-    "finetune",
-    "generate",
-    "glue",
-    "index",
-    "open_index",
-    "predict",
-    "prepare",
-    "pretrain",
-    "pretrain_static",
-    "score",
-    "score_sentences",
-    "sweep",
-    "tflite",
-]
+    "again", "ask", "compare", "convert", "distill", "distill_encoder", "distill_static", "embed", "export", "finetune",
+    "generate", "glue", "index", "open_index", "predict", "prepare", "pretrain", "pretrain_static", "score",
+    "score_sentences", "sweep", "tflite",
+]  # fmt: skip
 
 _MODULES = {  # imported when the function is first used
     "score_sentences": "keras_ctxrep.recipes.scoring",
