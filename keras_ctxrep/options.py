@@ -49,7 +49,7 @@ R = TypeVar("R", covariant=True)
 T = TypeVar("T")
 
 
-def option(default: Any, help: str, group: str | None = None, **metadata) -> Any:
+def option(default: Any, help: str | None = None, group: str | None = None, **metadata) -> Any:
     """A dataclass field that is an option.
 
     Args:
@@ -59,7 +59,7 @@ def option(default: Any, help: str, group: str | None = None, **metadata) -> Any
             metadata: the group; families of `FAMILY_TITLES` whose pretraining alone has the option; bounds, >0, >=0,
             <1, <=1; all values, a|b; the name of a value in capitals, FILE, and ... for several; `neutral`: the result
             of a run and its identity do not depend on it; `published`: a model folder, or the name of a published
-            model.
+            model. None: the function from the help to the field, for a help of several lines.
         group: of the help, one of `GROUPS`; None: what is shown first.
         metadata: what is computed: `choices`, the values it may have; the bounds `above`, `least`, `below` and `most`,
             which None always satisfies; and `excludes`, a name that several options have: one of them on the command
@@ -68,6 +68,8 @@ def option(default: Any, help: str, group: str | None = None, **metadata) -> Any
     >>> option(1, "machine N >0 neutral  parts of a batch").metadata["range"]
     Range(least=None, most=None, above=0, below=None, choices=())
     """
+    if help is None:
+        return functools.partial(option, default, group=group, **metadata)
     help, declared = split_head(help)
     metadata = ({} if group is None else {"group": group}) | declared | metadata
     if unknown := metadata.keys() - _METADATA - BOUNDS:
@@ -303,9 +305,8 @@ class Overwriting(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Distributed(Options):
-    strategy: str = option(
-        "auto", "machine neutral  one device, all GPUs (mirrored), or those of TF_CONFIG", choices=PLACES
-    )
+    strategy: str = option("auto", choices=PLACES)("""machine neutral  one device, all GPUs (mirrored), or those of
+        TF_CONFIG""")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -437,13 +438,10 @@ class Pretraining(Sized, Text, Training):
     samples: int | None = optional("""model >0  elmo: words sampled for the softmax (published: 8192; default: the full
         softmax)
         lm: --units words: words sampled for the softmax (default: the full softmax)""")
-    optimizer: str = option(
-        "adamw",
-        """schedule  elmo: adagrad: as ELMo was published; lamb: for batches of thousands
+    optimizer: str = option("adamw", choices=tuple(RATES))("""schedule  elmo: adagrad: as ELMo was published; lamb:
+        for batches of thousands
         bert: lamb: for batches of thousands
-        lm: adagrad: at a constant rate; lamb: for batches of thousands""",
-        choices=tuple(RATES),
-    )
+        lm: adagrad: at a constant rate; lamb: for batches of thousands""")
 
     def __post_init__(self):
         super().__post_init__()
@@ -496,12 +494,8 @@ class Scoring(Reading):
 class FolderEngine(Options):
     """The engine that answers for a model folder, as in `inference.model.load`."""
 
-    engine: str = option(
-        KERAS,
-        "machine  of a model folder: keras; or auto, which converts it for LiteRT once, answers texts that come one at "
-        "a time there, and many at once with Keras",
-        choices=ENGINES,
-    )
+    engine: str = option(KERAS, choices=ENGINES)("""machine  of a model folder: keras; or auto, which converts it
+        for LiteRT once, answers texts that come one at a time there, and many at once with Keras""")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -602,12 +596,10 @@ class EncoderDistillation(Sized, Frequent, Corpus, Training):
         every second one, the top included)""")
     embedding_width: int | None = optional("""model >0  width of the student's table of pieces, from which a product
         leads to that of the layers (default: none)""")
-    learn: Sequence = option(
-        ("words", "texts"),
-        "schedule NAME ...  what is matched: vectors of words, the cosines between them (relations), vectors of words "
-        "in all layers (hidden), vectors of texts and the cosines between them; and what BERT's pretraining learns, "
-        "which gives the student its heads: masked_words, and with it next_sentence",
-    )
+    learn: Sequence = option(("words", "texts"))("""schedule NAME ...  what is matched: vectors of words, the
+        cosines between them (relations), vectors of words in all layers (hidden), vectors of texts and the cosines
+        between them; and what BERT's pretraining learns, which gives the student its heads: masked_words, and with
+        it next_sentence""")
     vectors: AnyPath | None = optional("""output FOLDER neutral  keep the teacher's vectors in this folder, for
         further runs (default: in --out, until the run ends)""")
 
@@ -749,11 +741,8 @@ class Indexing(Overwriting, Reading):
 class Tflite(Columns):
     """Options of .tflite files."""
 
-    quantize: str = option(
-        "none",
-        "float16, half the size; dynamic, 8 bits, activations on the fly, a quarter; int8, ranges by --calibrate",
-        choices=QUANTIZATIONS,
-    )
+    quantize: str = option("none", choices=QUANTIZATIONS)("""float16, half the size; dynamic, 8 bits, activations on
+        the fly, a quarter; int8, ranges by --calibrate""")
     calibrate: Sequence | None = optional("""FILE ...  int8: the first 300 texts of each file give the ranges: lines, or
         rows of .tsv, .csv, .parquet, .jsonl, .json and .conll""")
     keep_float: Sequence | None = optional("""LAYER ...  layers that stay float32, as --explain names them; or auto,
@@ -761,6 +750,5 @@ class Tflite(Columns):
     max_drop: float = option(1.0, ">=0  with --data: points or percent of agreement beyond which a file is put aside")
     explain: bool = option(False, "with --data: what each layer costs when it alone is quantized, as table and picture")
     fill: bool = option(False, "of a pretrained BERT its masked language model, for `ctxrep fill`, not the encoder")
-    mediapipe: bool = option(
-        False, "for MediaPipe's TextClassifier and TextEmbedder too, of a BERT; of one length (default: the model's)"
-    )
+    mediapipe: bool = option(False)("""for MediaPipe's TextClassifier and TextEmbedder too, of a BERT; of one length
+        (default: the model's)""")

@@ -49,8 +49,7 @@ class Ask(Answering):
     index: AnyPath = argument("INDEX  the folder of an index of passages")
     text: str | None = argument("[TEXT]  the question (default: the lines of --input)")
     reader: AnyPath = argument(
-        "--reader MODEL published  a model of the task `answer`: a model folder, a SavedModel or a .tflite file",
-        kw_only=True,
+        "--reader MODEL published  a model of the task `answer`: a folder, a SavedModel or a .tflite file", kw_only=True
     )
     top: int = argument("[--top N] >0  passages that are read for each question", 5)
     encoder: AnyPath | None = argument(f"[--encoder MODEL] published  {ENCODER} (default: that of the index)")

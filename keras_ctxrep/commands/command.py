@@ -103,7 +103,7 @@ class Group:
     reasons: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def argument(help: str, default: Any = _DERIVED, flag: str | None = None, **metadata: Any) -> Any:
+def argument(help: str | None = None, default: Any = _DERIVED, flag: str | None = None, **metadata: Any) -> Any:
     """A field that is an argument of a command and no option: it is not kept among the options of a run.
 
     Args:
@@ -115,6 +115,8 @@ def argument(help: str, default: Any = _DERIVED, flag: str | None = None, **meta
         metadata: as in `options.option`, and `parse`, the function from a word to the value; `values`, a function that
             gives the values it may have; `kw_only`, whether it has to be named in Python.
     """
+    if help is None:
+        return functools.partial(argument, default=default, flag=flag, **metadata)
     help, declared = split_head(head := help)
     declared |= {} if flag is None else {"flag": flag}
     kw_only, metadata = metadata.pop("kw_only", MISSING), declared | metadata

@@ -23,6 +23,10 @@ _FLAGS = {  # of each kind, those that are required and others
 }
 
 
+def _number_or_name(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
 @dataclass(frozen=True)
 class Plot(Command[list[str]]):
     """Draw a scalar mix, alignments, attention, senses, probabilities, word vectors, or the loss of runs.
@@ -50,11 +54,8 @@ class Plot(Command[list[str]]):
     columns: Mapping[str, str] | None = argument("[--columns NAME=N ...]  words: their numbers (default: word=1 tag=2)")
     count: int | None = argument("[--count N] >0  words: how many, the most frequent ones (default: 300)")
     k: int | None = argument("[-k N] >0  words: neighbours of each word in the table (default: 5)")
-    layer: int | str | None = argument(
-        "[--layer N|NAME]  attention: number, from 1, or all (default: the last); senses: top, mix, mean (default: "
-        "trained mix, else top)",
-        parse=lambda text: int(text) if text.isdecimal() else text,
-    )
+    layer: int | str | None = argument(parse=_number_or_name)("""[--layer N|NAME]  attention: number, from 1, or all
+        (default: the last); senses: top, mix, mean (default: trained mix, else top)""")
     head: int | None = argument("[--head N] >0  attention: its number, from 1 (default: all)")
 
     def __post_init__(self):

@@ -53,11 +53,9 @@ class Serve(Command[None]):
     port: int = argument("[--port N] >=0  0: a free one (default: 8501, as TF Serving)", 8501, parse=_port, most=PORTS)
     announce: Callable[[str], object] = in_python(lambda url: None, prints=_announce)
     report: Callable[[str], object] = in_python(lambda line: None, prints=print_report)
-    poll: float = argument(
-        "[--poll SECONDS] >=0 <1e6  how often to look for a new version, or a folder or file that was replaced, which "
-        "is loaded while the old one answers (default: 1, as TF Serving; 0: never)",
-        1.0,
-    )
+    poll: float = argument(default=1.0)("""[--poll SECONDS] >=0 <1e6  how often to look for a new version, or a
+        folder or file that was replaced, which is loaded while the old one answers (default: 1, as TF Serving; 0:
+        never)""")
 
     def run(self) -> None:
         from keras_ctxrep.inference.server import Versions

@@ -56,11 +56,9 @@ class Tflite(options.Tflite, Command[Quantized]):
 
     folder: AnyPath = argument(f"published  {FOLDER}; for a page alone also a FILE.tflite")
     out: AnyPath | None = argument("[--out FILE.tflite] writes  the file to write")
-    lengths: Sequence | None = argument(
-        "[--lengths N,N,...]  input lengths, in tokens; a text runs at the smallest that holds it, and is cut if none "
-        f"does (default: {','.join(map(str, options.LENGTHS))} up to the length of the model, and that itself)",
-        parse=_lengths,
-    )
+    lengths: Sequence | None = argument(parse=_lengths)(f"""[--lengths N,N,...]  input lengths, in tokens; a text
+        runs at the smallest that holds it, and is cut if none does (default: {",".join(map(str, options.LENGTHS))}
+        up to the length of the model, and that itself)""")
     data: AnyPath | None = argument("""[--data FILE]  examples of the model's task: the file is measured on them
         against Keras, and its figures are written into the model card in it""")
     web: AnyPath | None = argument("[--web FOLDER]  write a web page that runs the model, for any static server")

@@ -111,11 +111,9 @@ class Train(Finetunes, Finetuning):
     callbacks: Sequence = in_python(())  # of Keras
     task_options: Options | Mapping[str, Any] | None = in_python()
     _: KW_ONLY
-    sweep: Sequence | None = argument(
-        "schedule [--sweep NAME=X,Y ...]  train with each of these values of an option, in every combination of "
-        "several options; OUT is the best model, OUT/sweep has all, OUT/sweep.tsv the table",
-        action="extend",
-    )
+    sweep: Sequence | None = argument(action="extend")("""schedule [--sweep NAME=X,Y ...]  train with each of these
+        values of an option, in every combination of several options; OUT is the best model, OUT/sweep has all,
+        OUT/sweep.tsv the table""")
     seeds: int | None = argument("""schedule [--seeds N] >0  train with N seeds each, from --seed on; combinations are
         compared by their mean (default: 1)""")
 

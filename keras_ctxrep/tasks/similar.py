@@ -77,18 +77,14 @@ class PairReading(Reading):
 class SimilarOptions(options.Options):
     """Options of vectors of texts."""
 
-    loss: str | None = optional(
-        "multiple_negatives: the pair of each text among those of the batch; cosent: the order of the scores; cosine: "
-        "the scores themselves (default: cosent of pairs with scores, else multiple_negatives)",
-        choices=LOSSES,
-    )
+    loss: str | None = option(None, choices=LOSSES)("""multiple_negatives: the pair of each text among those of the
+        batch; cosent: the order of the scores; cosine: the scores themselves (default: cosent of pairs with scores,
+        else multiple_negatives)""")
     scale: float = option(20.0, ">0  factor of the cosines in multiple_negatives and cosent")
     matryoshka: str | Sequence | None = optional("""N,N,...  widths, e.g. 256,128,64, to which the vectors may be cut
         afterwards""")
-    pooling: str | None = optional(
-        "the vector is the mean, the max or the first (cls) of the tokens (default: as the encoder has it)",
-        choices=tuple(POOLING),
-    )
+    pooling: str | None = option(None, choices=tuple(POOLING))("""the vector is the mean, the max or the first (cls)
+        of the tokens (default: as the encoder has it)""")
     normalize: bool | None = optional("scale the vectors to length 1 (default: as the encoder does)")
     dims: int | None = optional(">0  cut the vectors to their first N numbers (default: all)")
 

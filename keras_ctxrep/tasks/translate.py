@@ -70,12 +70,10 @@ class TranslateOptions(options.Options):
     decoder_layers: int = option(1, ">0  layers of the decoder")
     attention: str = option("additive", "score of the recurrent decoder's attention", choices=SCORES)
     decoder_dropout: float = option(0.2, ">=0 <1  dropout rate of the decoder in training")
-    label_smoothing: float = option(
-        0.1, "X >=0 <1  the part of the target's probability that is shared among all units"
-    )
-    beams: int = option(
-        4, ">0  hypotheses of the beam search that the model answers with; 1: greedy", most=LARGEST["beams"]
-    )
+    label_smoothing: float = option(0.1)("""X >=0 <1  the part of the target's probability that is shared among all
+        units""")
+    beams: int = option(4, most=LARGEST["beams"])(""">0  hypotheses of the beam search that the model answers with;
+        1: greedy""")
     alpha: float = option(0.6, ">=0  length penalty of the beam search, 0 for none (Wu et al. 2016)")
 
 
