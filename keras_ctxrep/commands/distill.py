@@ -5,7 +5,7 @@ from dataclasses import MISSING, dataclass
 from typing import Any, Self
 
 from keras_ctxrep.commands.command import Group, Usage, argument, function, in_python
-from keras_ctxrep.commands.pretrain import LearnsFromText, model_folder, text_files
+from keras_ctxrep.commands.pretrain import CORPUS, OUT, LearnsFromText
 from keras_ctxrep.commands.printing import print_error, print_evaluation
 from keras_ctxrep.commands.train import DEV_HELP, Finetunes, file_or_fraction
 from keras_ctxrep.options import AnyPath, Distillation, EncoderDistillation, Options, StaticDistillation
@@ -35,7 +35,7 @@ class Distill(Finetunes, Distillation):
     teacher: AnyPath = argument(f"published  {TEACHER}")
     data: Any = argument("[--data FILE]  labelled examples to learn from", MISSING)
     dev: Any = argument(f"[--dev FILE]  {DEV_HELP}", MISSING, parse=file_or_fraction)
-    out: AnyPath = model_folder()
+    out: AnyPath = argument(OUT)
     encoder: AnyPath | None = argument("""[--encoder FOLDER] published  what the student begins with, as in `ctxrep
         train`; or give --size""")
     report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
@@ -54,9 +54,6 @@ class Distill(Finetunes, Distillation):
 
         run = Distilling(self.teacher, self.data, self.dev, self.out, self.encoder, self, self.task_options)
         return run.train(Observers(report=self.report, announce=self.announce))
-
-    def show(self, result: list[dict]) -> None:
-        self.show_best(result)
 
 
 @dataclass(frozen=True)
@@ -79,8 +76,8 @@ class DistillEncoder(LearnsFromText, EncoderDistillation):
     """
 
     teacher: AnyPath = argument(f"published  {TEACHER}")
-    corpus: Any = text_files()
-    out: AnyPath = model_folder()
+    corpus: Any = argument(CORPUS)
+    out: AnyPath = argument(OUT)
     report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
 
     def run(self) -> list[dict]:
@@ -114,8 +111,8 @@ class DistillStatic(LearnsFromText, StaticDistillation):
     """
 
     teacher: AnyPath = argument(f"published  {TEACHER}")
-    corpus: Any = text_files()
-    out: AnyPath = model_folder()
+    corpus: Any = argument(CORPUS)
+    out: AnyPath = argument(OUT)
     report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
     static: bool = argument("[--static]  a table of vectors of word pieces, instead of a BERT, in minutes", True)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_ctxrep.commands.command import Command, Group, argument, function, in_python
-from keras_ctxrep.commands.pretrain import text_files
+from keras_ctxrep.commands.pretrain import CORPUS
 from keras_ctxrep.commands.printing import print_line
 from keras_ctxrep.options import AnyPath, Preparation
 
@@ -39,7 +39,7 @@ class Prepare(Preparation, Command[dict]):
 
     configurable = True
 
-    corpus: Any = text_files()
+    corpus: Any = argument(CORPUS)
     out: AnyPath = argument("--out FOLDER  the folder to write")
     family: str = in_python("bert")  # or "elmo"
 

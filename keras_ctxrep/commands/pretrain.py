@@ -12,6 +12,7 @@ from keras_ctxrep.options import AnyPath, Pretraining, StaticPretraining
 __all__ = ["Pretrain", "PretrainStatic", "pretrain", "pretrain_static"]
 
 MINUTES = 30.0  # of pretraining and of distillation from text on the command line, unless --steps is given
+CORPUS, OUT = "--corpus FILE ...  text files", "--out FOLDER  the model folder to write"
 HELP = "learn an ELMo biLM, a BERT, a language model (lm) or static word vectors from text"
 TEXT = """\
 Text files are UTF-8, one sentence a line, an empty line between documents; .gz, .bz2 and .xz are read as
@@ -22,16 +23,6 @@ options of a family.
 
   ctxrep pretrain bert --corpus text.txt --minutes 60 --out bert
   ctxrep pretrain static --corpus text.txt --model skipgram --subwords --out vectors"""
-
-
-def text_files(help: str = "text files") -> Any:
-    """The argument of a command that reads text."""
-    return argument(f"--corpus FILE ...  {help}")
-
-
-def model_folder() -> Any:
-    """The argument of a command that writes a model."""
-    return argument("--out FOLDER  the model folder to write")
 
 
 class LearnsFromText(Command[list[dict]]):
@@ -80,8 +71,8 @@ class Pretrain(LearnsFromText, Pretraining):
     """
 
     family: str = in_python(MISSING)  # "elmo", "bert" or "lm"
-    corpus: Any = text_files("text files, or but for lm a folder that `prepare` wrote")
-    out: AnyPath = model_folder()
+    corpus: Any = argument(f"{CORPUS}, or but for lm a folder that `prepare` wrote")
+    out: AnyPath = argument(OUT)
     report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
     callbacks: Sequence = in_python(())  # of Keras
 
@@ -119,8 +110,8 @@ class PretrainStatic(LearnsFromText, StaticPretraining):
             model of another run and `overwrite` is not set.
     """
 
-    corpus: Any = text_files()
-    out: AnyPath = model_folder()
+    corpus: Any = argument(CORPUS)
+    out: AnyPath = argument(OUT)
     report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
 
     @classmethod

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from keras_ctxrep.checks import check_value, kinds
 from keras_ctxrep.commands.command import Command, Usage, argument, function, in_python
-from keras_ctxrep.commands.pretrain import model_folder
+from keras_ctxrep.commands.pretrain import OUT
 from keras_ctxrep.commands.printing import print_error, print_evaluation, print_line, table
 from keras_ctxrep.options import AnyPath, Finetuning, Options, nearest_option
 
@@ -60,13 +60,13 @@ class Finetunes(Command[list]):
     def from_flags(cls, values: dict[str, Any]) -> Self:
         return super().from_flags({"dev": DEV} | values)
 
-    def show_best(self, history: list[dict]) -> None:
+    def show(self, result: list) -> None:
         """Prints the best value of the metric that chose the weights."""
         from keras_ctxrep import tasks
 
-        metric = next(name for name in history[0] if name.startswith("val_")).removeprefix("val_")
+        metric = next(name for name in result[0] if name.startswith("val_")).removeprefix("val_")
         choose = min if any(metric in task.smaller for task in tasks.TASKS.values()) else max
-        best = choose(entry[f"val_{metric}"] for entry in history)
+        best = choose(entry[f"val_{metric}"] for entry in result)
         print_line(f"{self.out}: {metric.replace('_', ' ')} on {self.dev_name}: {best:.4f}")
 
     @property
@@ -104,7 +104,7 @@ class Train(Finetunes, Finetuning):
     dev: Any = argument(f"[--dev FILE]  {DEV_HELP}", MISSING, parse=file_or_fraction)
     encoder: AnyPath = argument("""--encoder FOLDER published  a model folder of any task, a name of `ctxrep zoo
         list`, or embeddings that are learned from the data alone: `words` or `characters`""")
-    out: AnyPath = model_folder()
+    out: AnyPath = argument(OUT)
     task: str = argument("[--task]  the task", "classify", values=_tasks)
     report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
     announce: Callable[[str], object] | None = in_python(prints=print_error)
@@ -160,8 +160,7 @@ class Train(Finetunes, Finetuning):
 
     def show(self, result: list) -> None:
         if self.sweep is None and self.seeds is None:
-            self.show_best(result)
-            return
+            return super().show(result)
         from keras_ctxrep.recipes import sweeping
 
         best = result[0]
