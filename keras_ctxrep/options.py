@@ -86,9 +86,10 @@ def split_head(text: str) -> tuple[str, dict[str, Any]]:
     """A help text and the metadata that stands before it, see `option` and `commands.command.argument`.
 
     >>> split_head("[--data FILE ...] writes  the files")
-    ('the files', {'flag': '--data', 'metavar': 'FILE', 'nargs': '+', 'writes': True})
+    ('the files', {'required': False, 'flag': '--data', 'metavar': 'FILE', 'nargs': '+', 'writes': True})
     """
-    head, metadata = _HEAD.match(text), {}
+    head = _HEAD.match(text)
+    metadata: dict[str, Any] = {"required": False} if head and "[" in head[1] else {}
     for word in head[1].translate(_BRACKETS).split() if head else ():
         if bound := _BOUND.fullmatch(word):
             metadata[_SIGNS[bound[1]]] = float(bound[2]) if "e" in word or "." in word else int(bound[2])
@@ -316,8 +317,7 @@ class Cut(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Sized(Options):
-    size: str | None = optional("""a student of this size, e.g. bert_2_128_2, random but for a BERT's vocabulary and
-        projected token vectors""")
+    size: str | None = optional("a student of this size, e.g. bert_2_128_2, random but for a BERT's token vectors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -530,12 +530,10 @@ class Prediction(Reading, Parallel, FolderEngine):
 class Finetuning(Reading, Training, Patience):
     """Options of `recipes.finetune`, apart from those of the task itself."""
 
-    dev_columns: Mapping[str, str] | None = optional("""data NAME=COLUMN ...  as columns, of the development file
-        (default: as columns)""")
+    dev_columns: Mapping[str, str] | None = optional("data NAME=COLUMN ...  of the development file (default: columns)")
     max_length: int | None = optional("data >0  tokens per text (default: as the encoder was trained, or by the task)")
     epochs: float | None = optional(">0  passes over the data, without steps or minutes", excludes="length")
-    metric: str | None = optional("""schedule  the development figure that chooses the best weights, e.g. matthews
-        (default: the main one)""")
+    metric: str | None = optional("schedule  what chooses the best weights, e.g. matthews (default: the main figure)")
     layer_decay: float = option(1.0, "schedule >0 <=1  factor of the learning rate from a layer to the one below")
     unfreeze: float | None = optional("""schedule >0  train the head alone, then one more layer, from the top, every X
         epochs (published: 1)""")

@@ -117,14 +117,13 @@ def argument(help: str | None = None, default: Any = _DERIVED, flag: str | None 
     """
     if help is None:
         return functools.partial(argument, default=default, flag=flag, **metadata)
-    help, declared = split_head(head := help)
+    help, declared = split_head(help)
     declared |= {} if flag is None else {"flag": flag}
     kw_only, metadata = metadata.pop("kw_only", MISSING), declared | metadata
     positional = "flag" not in metadata
-    if head.startswith("[") or " [" in head.partition("  ")[0]:
+    if "required" in metadata:
         takes_value = positional or metadata.keys() & {"metavar", "choices", "parse", "values"}
         default = (None if takes_value else False) if default is _DERIVED else default
-        metadata["required"] = False
         if positional:
             metadata["nargs"] = "*" if "nargs" in metadata else "?"
     default = MISSING if default is _DERIVED else default
