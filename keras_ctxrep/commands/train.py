@@ -144,19 +144,9 @@ class Train(Finetunes, Finetuning):
             values = grid(self.sweep or [], Finetuning, *self.of_tasks().values())
         except ValueError as error:
             raise Usage(f"--sweep {error}") from None
-        return sweep(
-            values,
-            self.out,
-            self.seeds or 1,
-            report=self.report,
-            announce=print_line,
-            data=self.data,
-            dev=self.dev,
-            encoder=self.encoder,
-            task=self.task,
-            options=Finetuning(**{entry.name: getattr(self, entry.name) for entry in fields(Finetuning)}),
-            task_options=self.task_options,
-        )
+        options = Finetuning(**{entry.name: getattr(self, entry.name) for entry in fields(Finetuning)})
+        given = {name: getattr(self, name) for name in ("report", "data", "dev", "encoder", "task", "task_options")}
+        return sweep(values, self.out, self.seeds or 1, announce=print_line, options=options, **given)
 
     def show(self, result: list) -> None:
         if self.sweep is None and self.seeds is None:
