@@ -87,9 +87,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     def shards(epoch: int) -> Iterator[Shard]:  # the same in every epoch, so that each is read by the teacher once
         return _shards(shuffled(corpus, read, options.seed, 0, BUFFER))
 
-    def data(start: int) -> tf.data.Dataset:
-        return batches(shards, repeat=True, start=start)
-
+    data: Callable[[int], tf.data.Dataset] = partial(batches, shards, True)
     validation = batches(lambda epoch: [chosen], repeat=False)
     if bundle.task == PRETRAINER:
         data, validation = _with_masked_pairs(data, validation, bundle, corpus, (held, read), options)
