@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_ctxrep.deprecated import moved
 from keras_ctxrep.inference.model import Model, WordVectors, folder_of, load
 from keras_ctxrep.inference.silence import start_tensorflow
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Model", "WordVectors", "finetune", "load", "pretrain"]
 
-__getattr__ = moved(__name__, "keras_ctxrep.inference.keras_engine")  # KerasEngine
 
 Report = Callable[[dict], None]
 

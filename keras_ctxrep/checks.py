@@ -14,23 +14,9 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 __all__ = [
-    "Range",
-    "WrongType",
-    "annotations",
-    "check",
-    "check_names",
-    "check_value",
-    "check_values",
-    "first_line",
-    "kinds",
-    "make",
-    "most",
-    "printable",
-    "read_json",
-    "read_yaml",
-    "regular",
-    "warn",
-]
+    "Range", "WrongType", "annotations", "check", "check_names", "check_value", "check_values", "first_line", "kinds",
+    "make", "most", "printable", "read_json", "read_yaml", "regular", "warn",
+]  # fmt: skip
 
 T = TypeVar("T")
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}

@@ -8,8 +8,9 @@ the configuration file, the identity of a run and its run.json are derived from 
 import difflib
 import functools
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
@@ -17,29 +18,10 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from keras_ctxrep.checks import Range, check
 
 __all__ = [
-    "CHARACTERS",
-    "LEARNED",
-    "QUANTIZATIONS",
-    "WORDS",
-    "Distillation",
-    "Embedding",
-    "EncoderDistillation",
-    "Finetuning",
-    "Fit",
-    "Generation",
-    "Indexing",
-    "Options",
-    "Parallel",
-    "Prediction",
-    "Preparation",
-    "Pretraining",
-    "Scoring",
-    "StaticDistillation",
-    "StaticPretraining",
-    "Tflite",
-    "keywords",
-    "option",
-]
+    "CHARACTERS", "LEARNED", "QUANTIZATIONS", "WORDS", "Distillation", "Embedding", "EncoderDistillation", "Finetuning",
+    "Fit", "Generation", "Indexing", "Options", "Parallel", "Prediction", "Preparation", "Pretraining", "Scoring",
+    "StaticDistillation", "StaticPretraining", "Tflite", "keywords", "option",
+]  # fmt: skip
 
 LENGTHS = (16, 32, 64, 128, 256)  # of .tflite files, in tokens: those below the model's own, which is the last one
 SIGNATURE = "serving_default"  # the signature of a SavedModel that a server answers with by default
@@ -51,55 +33,111 @@ KERAS, AUTO = ENGINES = ("keras", "auto")  # of a model folder, see `inference.s
 PLACES = ("auto", "one", "mirrored", "multiworker")  # where to train
 DECAYS = ("linear", "cosine", "inverse_sqrt", "none")  # of the learning rate
 GROUPS = ("data", "model", "schedule", "output", "machine", "task")  # of the command's help, in this order
-FAMILY_TITLES = {
-    "elmo": "ELMo",
-    "bert": "BERT",
-    "lm": "lm",
-    "static": "static vectors",
-}  # of pretraining, as help shows them
-_METADATA = {"metavar", "nargs", "neutral", "model", "excludes", "families"}
+FAMILY_TITLES = {"elmo": "ELMo", "bert": "BERT", "lm": "lm", "static": "static vectors"}  # of pretraining, in help
+_METADATA = {"group", "metavar", "nargs", "neutral", "model", "excludes", "families"}
 BOUNDS = {"choices", "above", "least", "most", "below"}
+_HEAD = re.compile(r"((?:\S+ )*\S+)  (?=\S)")  # the words before two spaces
+_FAMILY = re.compile(rf"^ *({'|'.join(FAMILY_TITLES)}): ", re.MULTILINE)
+_BRACKETS = str.maketrans("[]", "  ")
+_BOUND = re.compile("([<>]=?)(.+)")
+_SIGNS = {">": "above", ">=": "least", "<": "below", "<=": "most"}
+_MARKS = {"neutral": "neutral", "published": "model", "writes": "writes"}
+AnyPath = str | Path
 P = ParamSpec("P")
 K = ParamSpec("K")
 R = TypeVar("R", covariant=True)
 T = TypeVar("T")
 
 
-def option(default: Any, help: str | Mapping[str, str], group: str | None = None, **metadata) -> Any:
+def option(default: Any, help: str | None = None, group: str | None = None, **metadata) -> Any:
     """A dataclass field that is an option.
 
     Args:
         default: the default value.
-        help: one line for the command line and the documentation, without the default; of an option that is for some
-            `families`, or another one in each, a mapping from their names.
+        help: one line for the command line and the documentation, without the default; or a line `FAMILY: HELP` for
+            each of the families that have the option. Before it, and before two spaces, may stand words of the
+            metadata: the group; families of `FAMILY_TITLES` whose pretraining alone has the option; bounds, >0, >=0,
+            <1, <=1; all values, a|b; the name of a value in capitals, FILE, and ... for several; `neutral`: the result
+            of a run and its identity do not depend on it; `published`: a model folder, or the name of a published
+            model. None: the function from the help to the field, for a help of several lines.
         group: of the help, one of `GROUPS`; None: what is shown first.
-        metadata: `choices`, the values it may have; the bounds of a number, `above` (value > above), `least` (value >=
-            least), `below` and `most`, which None always satisfies; `metavar` and `nargs` as of
-            `argparse.ArgumentParser.add_argument`; `neutral=True`: the result of a run and its identity do not depend
-            on it; `model=True`: a model folder, or the name of a published model; `excludes`, a name that several
-            options have: one of them on the command line replaces all of them in a configuration file; `families`,
-            those of `FAMILY_TITLES` whose pretraining has the option (default: all).
+        metadata: what is computed: `choices`, the values it may have; the bounds `above`, `least`, `below` and `most`,
+            which None always satisfies; and `excludes`, a name that several options have: one of them on the command
+            line replaces all of them in a configuration file.
+
+    >>> option(1, "machine N >0 neutral  parts of a batch").metadata["range"]
+    Range(least=None, most=None, above=0, below=None, choices=())
     """
-    if not isinstance(help, str):
-        metadata["families"] = help
-        help = "; ".join(f"{FAMILY_TITLES[family]}: {text}" for family, text in help.items())
-    elif "families" in metadata:
-        metadata["families"] = dict.fromkeys(metadata["families"], help)
-        help = f"{', '.join(FAMILY_TITLES[family] for family in metadata['families'])}: {help}"
+    if help is None:
+        return functools.partial(option, default, group=group, **metadata)
+    help, declared = split_head(help)
+    metadata = ({} if group is None else {"group": group}) | declared | metadata
     if unknown := metadata.keys() - _METADATA - BOUNDS:
         raise TypeError(f"{unknown.pop()}: options have {', '.join(sorted(_METADATA | BOUNDS))}")
+    return field(default=default, metadata={"help": help, **with_range(metadata)})
+
+
+def optional(help: str, **metadata: Any) -> Any:
+    """An option whose default is None, see `option`."""
+    return option(None, help, **metadata)
+
+
+def split_head(text: str) -> tuple[str, dict[str, Any]]:
+    """A help text and the metadata that stands before it, see `option` and `commands.command.argument`.
+
+    >>> split_head("[--data FILE ...] writes  the files")
+    ('the files', {'required': False, 'flag': '--data', 'metavar': 'FILE', 'nargs': '+', 'writes': True})
+    """
+    head = _HEAD.match(text)
+    metadata: dict[str, Any] = {"required": False} if head and "[" in head[1] else {}
+    for word in head[1].translate(_BRACKETS).split() if head else ():
+        if bound := _BOUND.fullmatch(word):
+            metadata[_SIGNS[bound[1]]] = float(bound[2]) if "e" in word or "." in word else int(bound[2])
+        elif word in GROUPS:
+            metadata["group"] = word
+        elif word in FAMILY_TITLES:
+            metadata["families"] = (*metadata.get("families", ()), word)
+        elif word in _MARKS:
+            metadata[_MARKS[word]] = True
+        elif word == "...":
+            metadata["nargs"] = "+"
+        elif word.startswith("-"):
+            metadata["flag"] = word
+        elif word != word.lower():
+            metadata["metavar"] = word
+        elif "|" in word:
+            metadata["choices"] = tuple(word.split("|"))
+        else:
+            raise TypeError(f"{word!r}, in {text!r}: no such word")
+    text = text[head.end() if head else 0 :]
+    first, *parts = (" ".join(part.split()) for part in _FAMILY.split(text))
+    of_families = dict(zip(parts[::2], parts[1::2], strict=True)) or dict.fromkeys(metadata.get("families", ()), first)
+    if parts:
+        first = "; ".join(f"{FAMILY_TITLES[family]}: {help}" for family, help in of_families.items())
+    elif of_families:
+        first = f"{', '.join(FAMILY_TITLES[family] for family in of_families)}: {first}"
+    return first, metadata | ({"families": of_families} if of_families else {})
+
+
+def with_range(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Metadata with its bounds and choices as one `Range`."""
     allowed = Range(**{name: metadata.pop(name) for name in BOUNDS & metadata.keys()})
-    metadata |= {} if group is None else {"group": group}
-    return field(default=default, metadata={"help": help, "range": allowed, **metadata})
+    return metadata | {"range": allowed}
 
 
 def defaults(**values: Any) -> Callable[[type[T]], type[T]]:
-    """Decorates a class of options, before `dataclass` does, with other defaults for inherited options."""
+    """Decorates a class of options, before `dataclass` does, with other defaults for inherited options.
+
+    Args:
+        values: option -> its default; or an `option(...)` with what else is another one, its help for example.
+    """
 
     def decorate(kind):
         inherited = {name: entry for base in kind.__mro__[:0:-1] for name, entry in _fields(base).items()}
         for name, value in values.items():
-            setattr(kind, name, field(default=value, metadata=inherited[name].metadata))
+            entry = value if isinstance(value, Field) else field(default=value)
+            changes = {key: new for key, new in entry.metadata.items() if new not in ("", Range())}
+            setattr(kind, name, field(default=entry.default, metadata={**inherited[name].metadata, **changes}))
             kind.__annotations__[name] = inherited[name].type
         return kind
 
@@ -223,39 +261,15 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Seeded(Options):
-    """The seed."""
-
-    seed: int = option(0, "random seed", "schedule", least=0)
+    seed: int = option(0, "schedule >=0  random seed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule(Options):
-    """Length of a run, its learning rate, evaluations, checkpoints and logs."""
+class Length(Options):
+    """How long a run is."""
 
-    steps: int | None = option(None, "length of the run in steps", above=0, excludes="length")
-    minutes: float | None = option(None, "length of the run in minutes, with evaluations", above=0, excludes="length")
-    learning_rate: float | None = option(None, "peak learning rate, after a linear warm-up", above=0)
-    evaluations: float | None = option(
-        10, "evaluations, evenly spaced; of 2.5 the third is at the end", "schedule", above=0
-    )
-    decay: str = option("linear", "fall of the learning rate after the warm-up", "schedule", choices=DECAYS)
-    microbatches: int = option(1, "parts of a batch, one after another: saves memory", "machine", above=0, neutral=True)
-    recompute: bool = option(
-        False,
-        "recompute activations for the gradient: a third slower",
-        "machine",
-        neutral=True,
-        families=("bert",),
-    )
-    checkpoint_minutes: float = option(5.0, "time between two checkpoints", "output", least=0, neutral=True)
-    tensorboard: str | Path | None = option(
-        None, "write TensorBoard logs into this folder", "output", metavar="FOLDER", neutral=True
-    )
-
-    def fit(self, **changes: Any) -> "Fit":
-        """The options of `training.fit` among these, some of them changed."""
-        shared = {name: getattr(self, name) for name in _fields(Fit) if hasattr(self, name)}
-        return Fit(**shared | changes)
+    steps: int | None = optional(">0  length of the run in steps", excludes="length")
+    minutes: float | None = optional(">0  length of the run in minutes, with evaluations", excludes="length")
 
     def _check_length(self, needed: bool = True) -> None:
         if (self.steps is None) == (self.minutes is None) and (needed or self.steps is not None):
@@ -263,62 +277,112 @@ class Schedule(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience(Options):
-    """When a run ends early."""
+class Run(Options):
+    """Evaluations and checkpoints of a run."""
 
-    patience: int | None = option(None, "stop after so many evaluations without improvement", "schedule", above=0)
+    evaluations: float | None = option(10, "schedule >0  evaluations, evenly spaced; of 2.5 the third is at the end")
+    checkpoint_minutes: float = option(5.0, "output >=0 neutral  time between two checkpoints")
+
+    def fit(self, **changes: Any) -> "Fit":
+        """The options of `training.fit` among these, some of them changed."""
+        shared = {name: getattr(self, name) for name in _fields(Fit) if hasattr(self, name)}
+        return Fit(**shared | changes)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(Schedule, Seeded):
+class Logged(Options):
+    tensorboard: AnyPath | None = optional("output FOLDER neutral  write TensorBoard logs into this folder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batched(Options):
+    batch_size: int = option(32, ">0  examples per step, over all devices")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overwriting(Options):
+    overwrite: bool = option(False, "output neutral  replace the finished model of another run in --out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distributed(Options):
+    strategy: str = option("auto", choices=PLACES)("""machine neutral  one device, all GPUs (mirrored), or those of
+        TF_CONFIG""")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut(Options):
+    max_length: int = option(128, "data >0  tokens per example; longer ones are cut")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sized(Options):
+    size: str | None = optional("a student of this size, e.g. bert_2_128_2, random but for a BERT's token vectors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frequent(Options):
+    vocab_size: int | None = optional("model >0  the most frequent so many of the teacher's pieces (default: all)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(Options):
+    min_count: int = option(5, "data >0  minimum count of a word in the corpus")
+    cased: bool = option(False, "data  keep case")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(Logged, Run, Length):
+    """Length of a run, its learning rate, evaluations, checkpoints and logs."""
+
+    learning_rate: float | None = optional(">0  peak learning rate, after a linear warm-up")
+    decay: str = option("linear", "schedule  fall of the learning rate after the warm-up", choices=DECAYS)
+    microbatches: int = option(1, "machine >0 neutral  parts of a batch, one after another: saves memory")
+    recompute: bool = option(False, "machine bert neutral  recompute activations for the gradient: a third slower")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience(Options):
+    patience: int | None = optional("schedule >0  stop after so many evaluations without improvement")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Distributed, Overwriting, Batched, Schedule, Seeded):
     """Options of every recipe that trains a model."""
 
-    batch_size: int = option(32, "examples per step, over all devices", above=0)
-    dropout: float | None = option(None, "dropout rate in training", "schedule", least=0, below=1)
-    overwrite: bool = option(False, "replace the finished model of another run in --out", "output", neutral=True)
-    precision: str = option("float32", "a Keras dtype policy, e.g. mixed_bfloat16", "machine")
-    strategy: str = option(
-        "auto", "one device, all GPUs (mirrored), or the machines of TF_CONFIG", "machine", choices=PLACES, neutral=True
-    )
+    dropout: float | None = optional("schedule >=0 <1  dropout rate in training")
+    precision: str = option("float32", "machine  a Keras dtype policy, e.g. mixed_bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text(Seeded):
+class Corpus(Cut, Seeded):
+    """Text that a model learns from, and its vocabulary."""
+
+    valid: AnyPath | None = optional("data FILE  held-out text (default: a tenth of the corpus)")
+    vocab_sample: int = option(200_000, "data >0  random sentences that a vocabulary is learned from")
+    init: AnyPath | None = optional("model FOLDER published  start from this model, to adapt it or to go on with it")
+
+
+@dataclass(frozen=True, kw_only=True)
+@defaults(
+    min_count=option(2, "elmo lm  minimum count of a word in a learned vocabulary"),
+    cased=option(False, "bert: keep case and accents\nlm: --units pieces: keep case and accents"),
+)
+class Text(Counted, Corpus):
     """Text and vocabulary of pretraining."""
 
-    valid: str | Path | None = option(None, "held-out text (default: a tenth of the corpus)", "data", metavar="FILE")
-    vocab: str | Path | None = option(
-        None, "vocabulary, an entry a line (default: learned from the corpus, or that of init)", "data", metavar="FILE"
-    )
-    vocab_size: int = option(8000, "entries of a learned vocabulary, at most", "data", above=0)
-    vocab_sample: int = option(200_000, "random sentences that a vocabulary is learned from", "data", above=0)
-    min_count: int = option(
-        2, "minimum count of a word in a learned vocabulary", "data", above=0, families=("elmo", "lm")
-    )
-    cased: bool = option(
-        False,
-        {"bert": "keep case and accents", "lm": "--units pieces: keep case and accents"},
-        "data",
-    )
-    init: str | Path | None = option(
-        None, "start from this model, to adapt it or to go on with longer texts", "model", metavar="FOLDER", model=True
-    )
-    max_length: int = option(128, "tokens per example; longer ones are cut", "data", above=0)
-    whole_words: bool = option(False, "mask all pieces of a word together", "data", families=("bert",))
+    vocab: AnyPath | None = optional("data FILE  vocabulary, an entry a line (default: of the corpus, or that of init)")
+    vocab_size: int = option(8000, "data >0  entries of a learned vocabulary, at most")
+    whole_words: bool = option(False, "data bert  mask all pieces of a word together")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(Options):
     """The columns of labelled files."""
 
-    columns: Mapping[str, str] | None = option(
-        None,
-        "names of the columns in the files, or their numbers where there is no header: "
-        "text=sentence label=gold, text=6 pair=7 label=5 (default: the usual ones, and those of the training file)",
-        "data",
-        metavar="NAME=COLUMN",
-        nargs="+",
-    )
+    columns: Mapping[str, str] | None = optional("""data NAME=COLUMN ...  names of the columns in the files, or their
+        numbers where there is no header: text=sentence label=gold, text=6 pair=7 label=5 (default: the usual ones, and
+        those of the training file)""")
 
     def __post_init__(self):
         for name in ("columns", "dev_columns"):
@@ -332,7 +396,7 @@ class Columns(Options):
 class Reading(Columns):
     """How labelled files are read."""
 
-    skip_bad: bool = option(False, "skip malformed rows, and list them", "data")
+    skip_bad: bool = option(False, "data  skip malformed rows, and list them")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,12 +404,10 @@ class Reading(Columns):
 class Fit(Schedule, Patience):
     """Options of `training.fit`."""
 
-    warmup: float = option(0.1, "fraction of the run until the peak", least=0, below=1)
-    weight_decay: float = option(0.01, "of AdamW", least=0)
-    clip: float = option(1.0, "largest global norm of the gradient", above=0)
-    folder: str | Path | None = option(
-        None, "write checkpoints into this folder; the same call resumes from the last one", metavar="FOLDER"
-    )
+    warmup: float = option(0.1, ">=0 <1  fraction of the run until the peak")
+    weight_decay: float = option(0.01, ">=0  of AdamW")
+    clip: float = option(1.0, ">0  largest global norm of the gradient")
+    folder: AnyPath | None = optional("FOLDER  write checkpoints here; the same call resumes from the last one")
     identity: str = option("", "of the run: a checkpoint of another one is refused")
     source: str = option("", "of the batches, files and a seed, for the error of a loss that is no number")
 
@@ -355,65 +417,31 @@ class Fit(Schedule, Patience):
 
 
 @dataclass(frozen=True, kw_only=True)
-@defaults(dropout=0.1)
-class Pretraining(Text, Training):
+@defaults(
+    dropout=0.1,
+    size=optional("""elmo: a size, such as elmo_2x1024_128_2048cnn_1xhighway (default: a small one, or as init)
+        bert: a size, such as bert_12_768_12 (default: a small one, or as init)
+        lm: a size, such as lm_lstm_2x200 (default: a small one, or as init)"""),
+)
+class Pretraining(Sized, Text, Training):
     """Options of `recipes.pretrain`."""
 
     RATES = MappingProxyType({"adamw": 1e-3, "adagrad": 0.2, "lamb": 1e-3})  # optimizer -> its learning rate
 
-    size: str | None = option(
-        None,
-        {
-            family: f"a size, such as {size} (default: a small one, or as init)"
-            for family, size in (
-                ("elmo", "elmo_2x1024_128_2048cnn_1xhighway"),
-                ("bert", "bert_12_768_12"),
-                ("lm", "lm_lstm_2x200"),
-            )
-        },
-    )
-    next_sentence: bool | None = option(
-        None,
-        "pairs of segments and next-sentence prediction, or texts alone (default: pairs, or as init)",
-        "model",
-        families=("bert",),
-    )
-    read_words: bool = option(False, "read the vocabulary's words instead of characters", "model", families=("elmo",))
-    units: str | None = option(
-        None,
-        "what a token is (default: words, or as init)",
-        "data",
-        families=("lm",),
-        choices=("words", "pieces", "characters"),
-    )
-    unroll: int | None = option(
-        None,
-        {
-            "elmo": "running text, N words per step (published: 20; default: whole sentences)",
-            "lm": "tokens of running text per step (default: 35)",
-        },
-        "model",
-        above=0,
-    )
-    samples: int | None = option(
-        None,
-        {
-            "elmo": "words sampled for the softmax (published: 8192; default: the full softmax)",
-            "lm": "--units words: words sampled for the softmax (default: the full softmax)",
-        },
-        "model",
-        above=0,
-    )
-    optimizer: str = option(
-        "adamw",
-        {
-            "elmo": "adagrad: as ELMo was published; lamb: for batches of thousands",
-            "bert": "lamb: for batches of thousands",
-            "lm": "adagrad: at a constant rate; lamb: for batches of thousands",
-        },
-        "schedule",
-        choices=tuple(RATES),
-    )
+    next_sentence: bool | None = optional("""model bert  pairs of segments and next-sentence prediction, or texts alone
+        (default: pairs, or as init)""")
+    read_words: bool = option(False, "model elmo  read the vocabulary's words instead of characters")
+    units: str | None = optional("data lm words|pieces|characters  what a token is (default: words, or as init)")
+    unroll: int | None = optional("""model >0  elmo: running text, N words per step (published: 20; default: whole
+        sentences)
+        lm: tokens of running text per step (default: 35)""")
+    samples: int | None = optional("""model >0  elmo: words sampled for the softmax (published: 8192; default: the full
+        softmax)
+        lm: --units words: words sampled for the softmax (default: the full softmax)""")
+    optimizer: str = option("adamw", choices=tuple(RATES))("""schedule  elmo: adagrad: as ELMo was published; lamb:
+        for batches of thousands
+        bert: lamb: for batches of thousands
+        lm: adagrad: at a constant rate; lamb: for batches of thousands""")
 
     def __post_init__(self):
         super().__post_init__()
@@ -424,20 +452,11 @@ class Pretraining(Text, Training):
 class Parallel(Options):
     """Options of work that is done part by part, on this machine or on others; its result depends on none of them."""
 
-    processes: int = option(1, "number of processes that work in parallel", "machine", above=0, neutral=True)
-    runner: str | None = option(
-        None,
-        "run on Apache Beam: direct, FlinkRunner, SparkRunner or DataflowRunner; or on PySpark: spark",
-        "machine",
-        neutral=True,
-    )
-    runner_options: str | None = option(
-        None,
-        "of it, as one: '--flink_master=host:8081 --parallelism=8', or for spark those of spark-submit",
-        "machine",
-        metavar="FLAGS",
-        neutral=True,
-    )
+    processes: int = option(1, "machine >0 neutral  number of processes that work in parallel")
+    runner: str | None = optional("""machine neutral  run on Apache Beam: direct, FlinkRunner, SparkRunner or
+        DataflowRunner; or on PySpark: spark""")
+    runner_options: str | None = optional("""machine FLAGS neutral  of it, as one: '--flink_master=host:8081
+        --parallelism=8', or for spark those of spark-submit""")
 
     def __post_init__(self):
         super().__post_init__()
@@ -449,10 +468,11 @@ class Parallel(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+@defaults(max_length=option(128, "bert  tokens per example; longer ones are cut"))  # a biLM's sentences are kept whole
 class Preparation(Text, Parallel):
-    """Options of `recipes.prepare`; `max_length` is BERT's."""
+    """Options of `recipes.prepare`."""
 
-    copies: int = option(10, "passes over the text, each with new masks", "data", above=0, families=("bert",))
+    copies: int = option(10, "data bert >0  passes over the text, each with new masks")
 
     def __post_init__(self):
         super().__post_init__()
@@ -464,46 +484,29 @@ class Preparation(Text, Parallel):
 class Scoring(Reading):
     """Options of `recipes.score`: for task models, and of language models what they are compared with."""
 
-    compare_ngram: Sequence | None = option(
-        None,
-        "a language model: the text that it was trained on, of which n-grams are counted and scored beside it",
-        metavar="FILE",
-        nargs="+",
-    )
-    order: int = option(5, "words of the longest of these n-grams", least=1, most=10, metavar="N")
-    positive: str | None = option(
-        None, "classify: the label of `f1` (default: as in training, or of two labels the second)", metavar="LABEL"
-    )
+    compare_ngram: Sequence | None = optional("""FILE ...  a language model: the text that it was trained on, of which
+        n-grams are counted and scored beside it""")
+    order: int = option(5, "N >=1 <=10  words of the longest of these n-grams")
+    positive: str | None = optional("LABEL  classify: that of `f1` (default: as in training, or the second of two)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderEngine(Options):
     """The engine that answers for a model folder, as in `inference.model.load`."""
 
-    engine: str = option(
-        KERAS,
-        "of a model folder: keras; or auto, which converts it for LiteRT once, answers texts that come one at a time "
-        "there, and many at once with Keras",
-        "machine",
-        choices=ENGINES,
-    )
+    engine: str = option(KERAS, choices=ENGINES)("""machine  of a model folder: keras; or auto, which converts it
+        for LiteRT once, answers texts that come one at a time there, and many at once with Keras""")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction(Reading, Parallel, FolderEngine):
     """Options of predictions for a file."""
 
-    format: str | None = option(
-        None,
-        "jsonl, a JSON object a row, or tsv or csv, its columns and those of the prediction (default: by --out, else "
-        "jsonl)",
-        choices=("jsonl", "tsv", "csv"),
-    )
-    beams: int | None = option(
-        None, "translate: hypotheses of the beam search, 1 for greedy (default: as in training)", "task", above=0
-    )
-    alpha: float | None = option(None, "translate: its length penalty (default: as in training)", "task", least=0)
-    part_lines: int = option(10_000, "lines of a part, with processes or a runner", "machine", above=0, neutral=True)
+    format: str | None = optional("""jsonl|tsv|csv  jsonl, a JSON object a row, or tsv or csv, its columns and those of
+        the prediction (default: by --out, else jsonl)""")
+    beams: int | None = optional("task >0  translate: hypotheses of the search, 1 for greedy (default: as in training)")
+    alpha: float | None = optional("task >=0  translate: its length penalty (default: as in training)")
+    part_lines: int = option(10_000, "machine >0 neutral  lines of a part, with processes or a runner")
 
     def __post_init__(self):
         super().__post_init__()
@@ -527,63 +530,27 @@ class Prediction(Reading, Parallel, FolderEngine):
 class Finetuning(Reading, Training, Patience):
     """Options of `recipes.finetune`, apart from those of the task itself."""
 
-    dev_columns: Mapping[str, str] | None = option(
-        None, "as columns, of the development file (default: as columns)", "data", metavar="NAME=COLUMN", nargs="+"
-    )
-    max_length: int | None = option(
-        None, "tokens per text (default: as the encoder was trained, or as the task needs)", "data", above=0
-    )
-    epochs: float | None = option(None, "passes over the data, without steps or minutes", above=0, excludes="length")
-    metric: str | None = option(
-        None, "the development figure that chooses the best weights, e.g. matthews (default: the main one)", "schedule"
-    )
-    layer_decay: float = option(
-        1.0, "factor of the learning rate from a layer of the encoder to the one below", "schedule", above=0, most=1
-    )
-    unfreeze: float | None = option(
-        None,
-        "train the head alone, then one more layer, from the top, every X epochs (published: 1)",
-        "schedule",
-        above=0,
-    )
-    mix: bool | None = option(None, "use a trained scalar mix of all layers", "model")
-    freeze: bool | None = option(None, "freeze the encoder", "model")
-    lora: int | None = option(
-        None, "BERT: low-rank updates to a frozen encoder, of this rank, e.g. 8", "model", above=0, metavar="RANK"
-    )
-    from_scratch: bool = option(False, "start from random weights, as a baseline", "model")
-    stack: str | None = option(
-        None,
-        "a task network over the encoder; for pairs of texts that the encoder reads one by one: esim (classify, "
-        "multilabel, regress) and bidaf (answer)",
-        "model",
-        choices=("lstm", "gru", "cnn", "esim", "bidaf"),
-    )
-    units: int | None = option(
-        None,
-        "width of the task network, in each direction (default: 256, as published 300 of esim and 100 of bidaf)",
-        "model",
-        above=0,
-    )
-    stack_layers: int | None = option(
-        None, "lstm, gru, cnn: layers of the task network (default: 1, of cnn 2)", "model", above=0
-    )
-    extra_embeddings: str | Path | None = option(
-        None,
-        "static vectors that the task network reads too, with an ELMo: a folder, frozen, or `words`: learned from the"
-        " data with the task",
-        "model",
-        metavar="FOLDER",
-        model=True,
-    )
-    output_mix: bool = option(False, "concatenate a second scalar mix with the task network's output", "model")
-    top_only: bool = option(False, "the task network reads the top layer instead of a mix", "model")
-    cache: bool = option(
-        True,
-        "compute the outputs of a frozen encoder once, and keep them on the disk of --out",
-        "machine",
-        neutral=True,
-    )
+    dev_columns: Mapping[str, str] | None = optional("data NAME=COLUMN ...  of the development file (default: columns)")
+    max_length: int | None = optional("data >0  tokens per text (default: as the encoder was trained, or by the task)")
+    epochs: float | None = optional(">0  passes over the data, without steps or minutes", excludes="length")
+    metric: str | None = optional("schedule  what chooses the best weights, e.g. matthews (default: the main figure)")
+    layer_decay: float = option(1.0, "schedule >0 <=1  factor of the learning rate from a layer to the one below")
+    unfreeze: float | None = optional("""schedule >0  train the head alone, then one more layer, from the top, every X
+        epochs (published: 1)""")
+    mix: bool | None = optional("model  use a trained scalar mix of all layers")
+    freeze: bool | None = optional("model  freeze the encoder")
+    lora: int | None = optional("model RANK >0  BERT: low-rank updates to a frozen encoder, of this rank, e.g. 8")
+    from_scratch: bool = option(False, "model  start from random weights, as a baseline")
+    stack: str | None = optional("""model lstm|gru|cnn|esim|bidaf  a task network over the encoder; for pairs of texts
+        that the encoder reads one by one: esim (classify, multilabel, regress) and bidaf (answer)""")
+    units: int | None = optional("""model >0  width of the task network, in each direction (default: 256, as published
+        300 of esim and 100 of bidaf)""")
+    stack_layers: int | None = optional("model >0  lstm, gru, cnn: layers of the task network (default: 1, of cnn 2)")
+    extra_embeddings: AnyPath | None = optional("""model FOLDER published  static vectors that the task network reads
+        too, with an ELMo: a folder, frozen, or `words`: learned from the data with the task""")
+    output_mix: bool = option(False, "model  concatenate a second scalar mix with the task network's output")
+    top_only: bool = option(False, "model  the task network reads the top layer instead of a mix")
+    cache: bool = option(True, "machine neutral  compute the outputs of a frozen encoder once, on the disk of --out")
 
     def __post_init__(self):
         super().__post_init__()
@@ -602,70 +569,37 @@ class Finetuning(Reading, Training, Patience):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distillation(Finetuning):
+class Distillation(Sized, Finetuning):
     """Options of `recipes.distill`, apart from those of the task itself."""
 
-    size: str | None = option(
-        None,
-        "a student of this size, e.g. bert_2_128_2, random but for a BERT's vocabulary and projected token vectors",
-    )
-    unlabelled: str | Path | None = option(
-        None, "texts without labels, in the form of the data, which the teacher labels", "data", metavar="FILE"
-    )
-    temperature: float = option(2.0, "divides the logits of teacher and student", "schedule", above=0)
-    teacher_weight: float = option(
-        0.9, "of the teacher's outputs in the loss; the rest is that of the labels", "schedule", least=0, most=1
-    )
+    unlabelled: AnyPath | None = optional("data FILE  texts in the form of the data that the teacher labels")
+    temperature: float = option(2.0, "schedule >0  divides the logits of teacher and student")
+    teacher_weight: float = option(0.9, "schedule >=0 <=1  of the teacher's outputs in the loss, beside the labels")
 
 
 @dataclass(frozen=True, kw_only=True)
-@defaults(learning_rate=2e-4, batch_size=64)
-class EncoderDistillation(Training):
+@defaults(
+    learning_rate=2e-4,
+    batch_size=64,
+    init=optional("a student that goes on learning, from this or another text"),
+    vocab_sample=option(200_000, "random sentences in which pieces are counted"),
+    max_length=option(128, ">3  pieces per sentence; longer ones are cut"),
+)
+class EncoderDistillation(Sized, Frequent, Corpus, Training):
     """Options of `recipes.distill_encoder`."""
 
     LOSSES = ("words", "relations", "hidden", "texts", "masked_words", "next_sentence")
 
-    layers: str | None = option(
-        None,
-        "the teacher's layers that the student starts with, from 0 (default: every second one, the top included)",
-        "model",
-        metavar="N,N,...",
-    )
-    size: str | None = option(
-        None,
-        "a student of this size, e.g. bert_2_128_2, random but for a BERT's vocabulary and projected token vectors",
-    )
-    vocab_size: int | None = option(
-        None, "keep so many of the teacher's pieces, the most frequent in the corpus (default: all)", "model", above=0
-    )
-    embedding_width: int | None = option(
-        None,
-        "width of the student's table of pieces, from which a product leads to that of the layers (default: none)",
-        "model",
-        above=0,
-    )
-    init: str | Path | None = option(
-        None, "a student that goes on learning, from this or another text", "model", metavar="FOLDER", model=True
-    )
-    vocab_sample: int = option(200_000, "random sentences in which pieces are counted", "data", above=0)
-    valid: str | Path | None = option(None, "held-out text (default: a tenth of the corpus)", "data", metavar="FILE")
-    max_length: int = option(128, "pieces per sentence; longer ones are cut", "data", above=3)
-    learn: Sequence = option(
-        ("words", "texts"),
-        "what is matched: vectors of words, the cosines between them (relations), vectors of words in all layers "
-        "(hidden), vectors of texts and the cosines between them; and what BERT's pretraining learns, which gives the "
-        "student its heads: masked_words, and with it next_sentence",
-        "schedule",
-        metavar="NAME",
-        nargs="+",
-    )
-    vectors: str | Path | None = option(
-        None,
-        "keep the teacher's vectors in this folder, for further runs (default: in --out, until the run ends)",
-        "output",
-        metavar="FOLDER",
-        neutral=True,
-    )
+    layers: str | None = optional("""model N,N,...  the teacher's layers that the student starts with, from 0 (default:
+        every second one, the top included)""")
+    embedding_width: int | None = optional("""model >0  width of the student's table of pieces, from which a product
+        leads to that of the layers (default: none)""")
+    learn: Sequence = option(("words", "texts"))("""schedule NAME ...  what is matched: vectors of words, the
+        cosines between them (relations), vectors of words in all layers (hidden), vectors of texts and the cosines
+        between them; and what BERT's pretraining learns, which gives the student its heads: masked_words, and with
+        it next_sentence""")
+    vectors: AnyPath | None = optional("""output FOLDER neutral  keep the teacher's vectors in this folder, for
+        further runs (default: in --out, until the run ends)""")
 
     def __post_init__(self):
         super().__post_init__()
@@ -684,71 +618,52 @@ class EncoderDistillation(Training):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaticDistillation(Seeded):
-    """Options of `recipes.distill_static`."""
+class Static(Frequent, Overwriting, Run, Seeded):
+    """What recipes of static vectors share."""
 
-    dims: int = option(256, "width of the vectors", "model", above=0)
-    vocab_size: int | None = option(
-        None, "keep so many of the teacher's pieces, the most frequent in the corpus (default: all)", "model", above=0
-    )
-    sentences: int = option(200_000, "random sentences of the corpus that the teacher reads", "data", above=0)
-    max_length: int = option(64, "pieces per sentence; longer ones are cut", "data", above=3)
-    sif: float = option(1e-3, "a of the first rows' weights a / (a + frequency) (Arora et al. 2017)", "model", above=0)
-    passes: int = option(3, "over the sentences", "schedule", above=0)
-    batch_size: int = option(512, "sentences per step, whose cosines are matched", above=1)
-    learning_rate: float = option(5e-3, "peak learning rate, after a linear warm-up", above=0)
-    evaluations: float | None = option(
-        10, "evaluations, evenly spaced; of 2.5 the third is at the end", "schedule", above=0
-    )
-    overwrite: bool = option(False, "replace the finished model of another run in --out", "output", neutral=True)
-    checkpoint_minutes: float = option(5.0, "time between two checkpoints", "output", least=0, neutral=True)
-
-    fit = Schedule.fit
+    dims: int = option(256, "model >0  width of the vectors")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaticPretraining(Seeded):
+@defaults(
+    batch_size=option(512, ">1  sentences per step, whose cosines are matched"),
+    max_length=option(64, ">3  pieces per sentence; longer ones are cut"),
+)
+class StaticDistillation(Cut, Batched, Static):
+    """Options of `recipes.distill_static`."""
+
+    sentences: int = option(200_000, "data >0  random sentences of the corpus that the teacher reads")
+    sif: float = option(1e-3, "model >0  a of the first rows' weights a / (a + frequency) (Arora et al. 2017)")
+    passes: int = option(3, "schedule >0  over the sentences")
+    learning_rate: float = option(5e-3, ">0  peak learning rate, after a linear warm-up")
+
+
+@dataclass(frozen=True, kw_only=True)
+@defaults(
+    dims=100,
+    vocab_size=option(None, "data  words at most, the most frequent (default: all)"),
+    evaluations=option(10, "losses that are printed, evenly spaced"),
+    strategy=option("auto", "", neutral=False),
+)
+class StaticPretraining(Distributed, Logged, Counted, Static):
     """Options of `recipes.pretrain_static`; the defaults are those of word2vec.c, and of fastText for n-grams."""
 
     RATES = MappingProxyType({"skipgram": 0.025, "cbow": 0.05, "adagrad": 0.1})  # learning rates
 
-    model: str = option("skipgram", "what is learned", choices=("skipgram", "cbow"))
+    model: str = option("skipgram", "skipgram|cbow  what is learned")
     subwords: bool = option(False, "vectors of character n-grams, and so of words that were never seen (fastText)")
-    dims: int = option(100, "width of the vectors", "model", above=0)
-    window: int = option(5, "words on each side, at most: each window is shrunk at random", "model", above=0)
-    negatives: int = option(5, "noise words for each pair, of the power 0.75 of the counts", "model", above=0)
-    min_n: int = option(3, "--subwords: characters of the shortest n-gram", "model", above=0)
-    max_n: int = option(6, "--subwords: characters of the longest n-gram", "model", above=0)
-    buckets: int = option(2_000_000, "--subwords: rows that n-grams are hashed to", "model", above=0)
-    vocab_size: int | None = option(None, "words at most, the most frequent (default: all)", "data", above=0)
-    min_count: int = option(5, "minimum count of a word in the corpus", "data", above=0)
-    sample: float = option(
-        1e-3, "leave out words more frequent than this at random (fastText: 1e-4; 0: none)", "data", least=0
-    )
-    cased: bool = option(False, "keep case", "data")
-    epochs: float = option(5, "passes over the corpus", "schedule", above=0)
-    learning_rate: float | None = option(None, "at the beginning; it falls to 0", above=0)
-    adagrad: bool | None = option(
-        None,
-        "row-wise Adagrad in place of SGD, for updates of more than 2048 words (default: on several devices)",
-        "schedule",
-    )
-    batch_size: int | None = option(
-        None,
-        "words of an update, over all devices, a multiple of 32 (default: 1024, with --adagrad 2048 a device)",
-        above=0,
-    )
-    evaluations: float | None = option(10, "losses that are printed, evenly spaced", "schedule", above=0)
-    overwrite: bool = option(False, "replace the finished model of another run in --out", "output", neutral=True)
-    checkpoint_minutes: float = option(5.0, "time between two checkpoints", "output", least=0, neutral=True)
-    tensorboard: str | Path | None = option(
-        None, "write TensorBoard logs into this folder", "output", metavar="FOLDER", neutral=True
-    )
-    strategy: str = option(
-        "auto", "one device, all GPUs (mirrored), or the machines of TF_CONFIG", "machine", choices=PLACES
-    )
-
-    fit = Schedule.fit
+    window: int = option(5, "model >0  words on each side, at most: each window is shrunk at random")
+    negatives: int = option(5, "model >0  noise words for each pair, of the power 0.75 of the counts")
+    min_n: int = option(3, "model >0  --subwords: characters of the shortest n-gram")
+    max_n: int = option(6, "model >0  --subwords: characters of the longest n-gram")
+    buckets: int = option(2_000_000, "model >0  --subwords: rows that n-grams are hashed to")
+    sample: float = option(1e-3, "data >=0  leave out more frequent words at random (fastText: 1e-4; 0: none)")
+    epochs: float = option(5, "schedule >0  passes over the corpus")
+    learning_rate: float | None = optional(">0  at the beginning; it falls to 0")
+    adagrad: bool | None = optional("""schedule  row-wise Adagrad in place of SGD, for updates of more than 2048 words
+        (default: on several devices)""")
+    batch_size: int | None = optional(""">0  words of an update, over all devices, a multiple of 32 (default: 1024, with
+        --adagrad 2048 a device)""")
 
     def __post_init__(self):
         super().__post_init__()
@@ -757,31 +672,20 @@ class StaticPretraining(Seeded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embedding(FolderEngine):
+@defaults(batch_size=option(32, "sentences computed together"))
+class Embedding(Batched, FolderEngine):
     """Options of `recipes.embed`."""
 
-    layers: str | None = option(
-        None,
-        "what is written of a sentence, see above (default: vector; all, with an option that is of tokens or layers)",
-        choices=("vector", "all", "mix", "top", "mean", "pooled"),
-    )
-    layer_numbers: str | None = option(
-        None,
-        "--layers all: only these, from 0, without context, or from -1, the top, downward: 0,6,-1",
-        metavar="N,N,...",
-    )
-    dtype: str = option(
-        "float32", "number format of the file; float16 is half the size", choices=("float32", "float16")
-    )
+    layers: str | None = optional("""vector|all|mix|top|mean|pooled  what is written of a sentence, see above (default:
+        vector; all, with an option that is of tokens or layers)""")
+    layer_numbers: str | None = optional("""N,N,...  --layers all: only these, from 0, without context, or from -1, the
+        top, downward: 0,6,-1""")
+    dtype: str = option("float32", "float32|float16  number format of the file; float16 is half the size")
     words: bool = option(False, "the input is already split into words, at spaces; one vector per word")
-    pieces: str = option(
-        "first", "--words, BERT: the vector of a word, of its first piece or the mean of all", choices=("first", "mean")
-    )
+    pieces: str = option("first", "first|mean  --words, BERT: the vector of its first piece or the mean of all")
     carry_state: bool = option(False, "ELMo: carry the state from batch to batch, as bilm-tf does")
-    batch_size: int = option(32, "sentences computed together", above=0)
-    cache: str | Path | None = option(
-        None, "ELMo: words, one a line, whose token vectors are computed once and kept", metavar="VOCAB.txt"
-    )
+    cache: AnyPath | None = optional("""VOCAB.txt  ELMo: words, one a line, whose token vectors are computed once and
+        kept""")
 
     def __post_init__(self):
         super().__post_init__()
@@ -802,42 +706,26 @@ class Embedding(FolderEngine):
 class Generation(Seeded):
     """Options of `recipes.generate`; `text.sampling.filtered` defines what is drawn from."""
 
-    length: int = option(100, "tokens to generate", above=0)
-    lines: int | None = option(None, "end after so many lines", above=0)
-    temperature: float = option(1.0, "divides the logits; 0: always the likeliest token", least=0)
-    top_k: int | None = option(None, "draw from the K likeliest tokens", above=0, metavar="K")
-    top_p: float | None = option(
-        None, "draw from the likeliest tokens whose probabilities sum to P", above=0, most=1, metavar="P"
-    )
-    min_p: float | None = option(
-        None, "draw from tokens of at least P times the probability of the likeliest one", least=0, most=1, metavar="P"
-    )
+    length: int = option(100, ">0  tokens to generate")
+    lines: int | None = optional(">0  end after so many lines")
+    temperature: float = option(1.0, ">=0  divides the logits; 0: always the likeliest token")
+    top_k: int | None = optional("K >0  draw from the K likeliest tokens")
+    top_p: float | None = optional("P >0 <=1  draw from the likeliest tokens whose probabilities sum to P")
+    min_p: float | None = optional("P >=0 <=1  draw from tokens of at least P times the probability of the best one")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Indexing(Reading):
+@defaults(overwrite=option(False, "replace the index that is there"))
+class Indexing(Overwriting, Reading):
     """Options of `recipes.index`."""
 
-    passages: int | None = option(
-        None,
-        "split longer texts into passages of so many words, for `ctxrep ask` and for texts that the encoder would cut; "
-        "in plain text files a paragraph, up to an empty line, is a text then",
-        "data",
-        above=1,
-        metavar="N",
-    )
-    overlap: int | None = option(
-        None, "words of a passage that the next one repeats (default: a fifth of --passages)", "data", least=0
-    )
-    storage: str | None = option(
-        None,
-        "how vectors are stored: int8 is searched in a quarter of the memory, over float16 ones that decide (default: "
-        "float32; with --add that of the index)",
-        "output",
-        choices=("float32", "float16", "int8"),
-    )
-    add: bool = option(False, "add rows to the index that is there", "output")
-    overwrite: bool = option(False, "replace the index that is there", "output")
+    passages: int | None = optional("""data N >1  split longer texts into passages of so many words, for `ctxrep ask`
+        and for texts that the encoder would cut; in plain text files a paragraph, up to an empty line, is a text
+        then""")
+    overlap: int | None = optional("data >=0  words that the next passage repeats (default: a fifth of --passages)")
+    storage: str | None = optional("""output float32|float16|int8  how vectors are stored: int8 is searched in a quarter
+        of the memory, over float16 ones that decide (default: float32; with --add that of the index)""")
+    add: bool = option(False, "output  add rows to the index that is there")
 
     def __post_init__(self):
         super().__post_init__()
@@ -851,33 +739,14 @@ class Indexing(Reading):
 class Tflite(Columns):
     """Options of .tflite files."""
 
-    quantize: str = option(
-        "none",
-        "float16, half the size; dynamic, 8 bits, activations on the fly, a quarter; int8, ranges by --calibrate",
-        choices=QUANTIZATIONS,
-    )
-    calibrate: Sequence | None = option(
-        None,
-        "int8: the first 300 texts of each file give the ranges: lines, or rows of .tsv, .csv, .parquet, .jsonl, .json "
-        "and .conll",
-        metavar="FILE",
-        nargs="+",
-    )
-    keep_float: Sequence | None = option(
-        None,
-        "layers that stay float32, as --explain names them; or auto, with --data: the fewest to stay within --max-drop",
-        metavar="LAYER",
-        nargs="+",
-    )
-    max_drop: float = option(
-        1.0,
-        "with --data: drop, in points or percent of agreement, beyond which a file is put aside and the status is 1",
-        least=0,
-    )
+    quantize: str = option("none", choices=QUANTIZATIONS)("""float16, half the size; dynamic, 8 bits, activations on
+        the fly, a quarter; int8, ranges by --calibrate""")
+    calibrate: Sequence | None = optional("""FILE ...  int8: the first 300 texts of each file give the ranges: lines, or
+        rows of .tsv, .csv, .parquet, .jsonl, .json and .conll""")
+    keep_float: Sequence | None = optional("""LAYER ...  layers that stay float32, as --explain names them; or auto,
+        with --data: the fewest to stay within --max-drop""")
+    max_drop: float = option(1.0, ">=0  with --data: points or percent of agreement beyond which a file is put aside")
     explain: bool = option(False, "with --data: what each layer costs when it alone is quantized, as table and picture")
-    fill: bool = option(
-        False, "of a pretrained BERT its masked language model, for `ctxrep fill`, in place of the encoder"
-    )
-    mediapipe: bool = option(
-        False, "for MediaPipe's TextClassifier and TextEmbedder too, of a BERT; of one length (default: the model's)"
-    )
+    fill: bool = option(False, "of a pretrained BERT its masked language model, for `ctxrep fill`, not the encoder")
+    mediapipe: bool = option(False)("""for MediaPipe's TextClassifier and TextEmbedder too, of a BERT; of one length
+        (default: the model's)""")

@@ -514,10 +514,7 @@ def test_several_trainings_in_a_process_log_nothing(tmp_path):
         ("train", "scope", "training.strategy"),
         ("train", "predictor", "inference.keras_engine"),
         ("pipeline", "dataset", "training.pipeline"),
-        ("client", "connect", "inference.client"),
         ("predict", "Predictor", "inference.predictor"),
-        ("inference.model", "KerasEngine", "inference.keras_engine"),
-        ("api", "KerasEngine", "inference.keras_engine"),
     ],
 )
 def test_old_names_of_modules_warn(old, name, new):

@@ -121,11 +121,9 @@ def test_an_unknown_keyword_names_the_nearest_option():
         train(sede=3)
 
 
-# names that options of classes beside each other share, each with a meaning or a default of its own; it may shrink
+# names that options of classes beside each other share, each with a meaning or a type of its own; it may shrink
 SHARED = {
-    "batch_size", "cache", "cased", "checkpoint_minutes", "dims", "epochs", "evaluations", "init", "layers",
-    "learning_rate", "max_length", "min_count", "overwrite", "size", "strategy", "temperature", "tensorboard", "units",
-    "valid", "vocab_sample", "vocab_size",
+    "batch_size", "cache", "epochs", "layers", "learning_rate", "max_length", "temperature", "units", "vocab_size",
 }  # fmt: skip
 
 

@@ -69,14 +69,11 @@ class Flags:
             if skip or (family is not None and families is not None and family not in families):
                 continue
             details, types = entry.metadata, [kind for kind in kinds(entry.type) if kind is not NoneType]
-            arguments: dict[str, Any] = {
-                name: details[name] for name in ("metavar", "nargs", "action") if name in details
-            }
-            if bool in types:
-                # with --no-NAME a flag overrides a configuration file
-                plain = details.get("argument")
-                arguments["action"] = "store_const" if plain else argparse.BooleanOptionalAction
-                arguments |= {"const": True} if plain else {}
+            arguments: dict[str, Any] = {key: details[key] for key in ("metavar", "nargs", "action") if key in details}
+            if bool in types and details.get("argument"):
+                arguments |= {"action": "store_const", "const": True}
+            elif bool in types:  # with --no-NAME a flag overrides a configuration file
+                arguments["action"] = argparse.BooleanOptionalAction
             elif "parse" in details:
                 arguments["type"] = _reporting(details["parse"])
             elif choices := details["range"].choices or details.get("values", tuple)():
@@ -89,16 +86,14 @@ class Flags:
                 arguments = {"metavar": _METAVARS.get(types[0], "NAME"), "type": parse} | arguments
             default = (defaults or {}).get(entry.name, entry.default)
             text = families[family] if families is not None and family is not None else details["help"]
-            silent = default in (None, "", MISSING) or default is False
-            no_note = silent or "default:" in text or "const" in arguments
-            note = "" if no_note else f" (default: {default})"
-            help = f"{prefix}{text}{note}"
+            silent = default in (None, "", MISSING) or default is False or "default:" in text or "const" in arguments
+            help = f"{prefix}{text}{'' if silent else f' (default: {default})'}"
             flag = details.get("flag", f"--{entry.name.replace('_', '-')}")
             if flag is None:  # positional
                 flag, arguments["metavar"] = entry.name, details.get("metavar")
             else:
-                arguments |= {"dest": entry.name} if entry.name not in flag.replace("-", "_") else {}
-                arguments |= {"required": True} if entry.default is MISSING and details.get("required", True) else {}
+                required = entry.default is MISSING and details.get("required", True)
+                arguments |= {"dest": entry.name, "required": required}
             parser = self._groups.get(details.get("group", group), self.parser)
             self._actions[entry.name] = action = parser.add_argument(flag, help=help, default=None, **arguments)
             self._fields[entry.name] = entry
@@ -219,22 +214,19 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 def _parser_of(entry: Field, kind: Callable[[str], Any]) -> Callable[[str], Any]:
     """A function from an argument's text to its number, within its bounds."""
+    checked = _reporting(lambda value: check_value(entry.name, value, entry.type, entry.metadata["range"]))
 
     def parse(text: str) -> Any:
-        value = kind(text)
-        try:
-            return check_value(entry.name, value, entry.type, entry.metadata["range"])
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
+        return checked(kind(text))
 
     parse.__name__ = getattr(kind, "__name__", "")  # the name in argparse's message
     return parse
 
 
-def _reporting(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A function from an argument's text to its value, whose ValueError argparse prints."""
+def _reporting(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function whose ValueError argparse prints."""
 
-    def parse_argument(text: str) -> Any:
+    def parse_argument(text: Any) -> Any:
         try:
             return parse(text)
         except ValueError as error:

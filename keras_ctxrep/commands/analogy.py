@@ -2,10 +2,10 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from keras_ctxrep.commands.command import Command, argument
 from keras_ctxrep.commands.printing import print_line, print_scored
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Analogy"]
 
@@ -19,12 +19,12 @@ class Analogy(Command[list[tuple[str, float]]]):
     Returns: words and the cosines of their vectors.
     """
 
-    folder: str | Path = argument("a model folder of static word vectors", model=True)
-    a: str = argument("the word to start from, king", metavar="A")
-    b: str = argument("taken from it, man", metavar="B")
-    c: str = argument("added, woman", metavar="C")
-    k: int = argument("how many", 10, "-k N", above=0)
-    json: bool = argument("print one JSON array", False, "--json")
+    folder: AnyPath = argument("published  a model folder of static word vectors")
+    a: str = argument("A  the word to start from, king")
+    b: str = argument("B  taken from it, man")
+    c: str = argument("C  added, woman")
+    k: int = argument("[-k N] >0  how many", 10)
+    json: bool = argument("[--json]  print one JSON array")
 
     def run(self) -> list[tuple[str, float]]:
         from keras_ctxrep.recipes.word_vectors import WordTable

@@ -17,8 +17,8 @@ from keras_ctxrep.commands.printing import print_error, print_line, read_sentenc
 class Answering(Command[Iterator[tuple[str, Any]]]):
     """A command that answers its argument `text`, or each line of the input; on a terminal as they are typed."""
 
-    input: str | None = argument("a line each, or - for standard input (the default)", None, "--input FILE")
-    json: bool = argument("print one JSON object a line for each text", False, "--json")
+    input: str | None = argument("[--input FILE]  a line each, or - for standard input (the default)")
+    json: bool = argument("[--json]  print one JSON object a line for each text")
 
     def __post_init__(self):
         super().__post_init__()

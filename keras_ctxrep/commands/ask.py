@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from keras_ctxrep.commands.answering import Answering
 from keras_ctxrep.commands.command import ENCODER, argument
 from keras_ctxrep.commands.search import hit_content, open_index
+from keras_ctxrep.options import AnyPath
 
 if TYPE_CHECKING:
     from keras_ctxrep.inference.model import Model
@@ -44,21 +45,14 @@ class Ask(Answering):
     Returns: each question with its answers, as in `ask`.
     """
 
-    index: str | Path = argument("the folder of an index of passages", metavar="INDEX")
-    text: str | None = argument("the question (default: the lines of --input)", None, nargs="?", metavar="TEXT")
-    reader: str | Path = argument(
-        "a model of the task `answer`: a model folder, a SavedModel or a .tflite file",
-        flag="--reader MODEL",
-        kw_only=True,
-        model=True,
+    tensorflow = "reader"
+    index: AnyPath = argument("INDEX  the folder of an index of passages")
+    text: str | None = argument("[TEXT]  the question (default: the lines of --input)")
+    reader: AnyPath = argument(
+        "--reader MODEL published  a model of the task `answer`: a folder, a SavedModel or a .tflite file", kw_only=True
     )
-    top: int = argument("passages that are read for each question", 5, "--top N", above=0)
-    encoder: str | Path | None = argument(
-        f"{ENCODER} (default: the one that made the index)", None, "--encoder MODEL", model=True
-    )
-
-    def needs_tensorflow(self) -> bool:
-        return not str(self.reader).endswith(".tflite")
+    top: int = argument("[--top N] >0  passages that are read for each question", 5)
+    encoder: AnyPath | None = argument(f"[--encoder MODEL] published  {ENCODER} (default: that of the index)")
 
     def open(self) -> Callable[[list[str]], Iterable[Any]]:
         from keras_ctxrep.inference.engines import open_model

@@ -6,12 +6,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from keras_ctxrep.commands.command import Command, Usage, argument
 from keras_ctxrep.commands.printing import print_line, read_sentences
-from keras_ctxrep.options import SIGNATURE
+from keras_ctxrep.options import SIGNATURE, AnyPath
 
 __all__ = ["Client"]
 
@@ -26,26 +25,21 @@ class Client(Command[Iterator[dict | str]]):
     Returns: the outputs for each text, or with `dry_run` the requests.
     """
 
-    texts: Sequence | None = argument("texts (default: the lines of standard input)", None, nargs="*", metavar="TEXT")
-    url: str = argument("of the server: http://HOST:8501, or grpc://HOST:8500", flag="--url URL")
-    model: str = argument("its name on the server", flag="--model NAME")
-    pair: Sequence | None = argument(
-        "the second text of each; or give both as one text, with a tab between", None, "--pair TEXT", nargs="+"
-    )
-    json: bool = argument("each text is a JSON object with all inputs of the signature", False, "--json")
-    signature: str = argument("of the model", SIGNATURE, "--signature NAME")
-    version: int | None = argument("number of the version (default: the latest)", None, "--version N")
-    label: str | None = argument("label of the version, of the server's model.config", None, "--label NAME")
-    bundle: str | Path | None = argument(
-        "a local copy of the SavedModel, with its versions or one of them, or the model folder: answers have the form "
-        "of `ctxrep predict`",
-        None,
-        "--bundle FOLDER",
-    )
-    batch_size: int = argument("texts of a request", 32, "--batch-size N", above=0)
-    timeout: float = argument("seconds for a request", 10, "--timeout S", above=0)
-    max_answer: float = argument("largest answer to a request in MB", 64, "--max-answer MB", above=0)
-    dry_run: bool = argument("print the requests, JSON or gRPC's message as text, and send nothing", False, "--dry-run")
+    tensorflow = False
+    texts: Sequence | None = argument("[TEXT ...]  texts (default: the lines of standard input)")
+    url: str = argument("--url URL  of the server: http://HOST:8501, or grpc://HOST:8500")
+    model: str = argument("--model NAME  its name on the server")
+    pair: Sequence | None = argument("[--pair TEXT ...]  the second text of each; or both as one, with a tab between")
+    json: bool = argument("[--json]  each text is a JSON object with all inputs of the signature")
+    signature: str = argument("[--signature NAME]  of the model", SIGNATURE)
+    version: int | None = argument("[--version N]  number of the version (default: the latest)")
+    label: str | None = argument("[--label NAME]  label of the version, of the server's model.config")
+    bundle: AnyPath | None = argument("""[--bundle FOLDER]  a local copy of the SavedModel, with its versions or one
+        of them, or the model folder: answers have the form of `ctxrep predict`""")
+    batch_size: int = argument("[--batch-size N] >0  texts of a request", 32)
+    timeout: float = argument("[--timeout S] >0  seconds for a request", 10)
+    max_answer: float = argument("[--max-answer MB] >0  largest answer to a request in MB", 64)
+    dry_run: bool = argument("[--dry-run]  print the requests, JSON or gRPC's message as text, and send nothing")
 
     def __post_init__(self):
         super().__post_init__()
@@ -58,9 +52,6 @@ class Client(Command[Iterator[dict | str]]):
             raise Usage("leave out --signature and --dry-run with --bundle")
         if self.version is not None and self.label is not None:
             raise Usage("give either --version or --label")
-
-    def needs_tensorflow(self) -> bool:
-        return False
 
     def run(self) -> Iterator[Any]:
         from keras_ctxrep.inference import client

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from keras_ctxrep.checks import Range
-from keras_ctxrep.options import BOUNDS, Options, unknown_option
+from keras_ctxrep.options import AUTO, Options, split_head, unknown_option, with_range
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Result = TypeVar("Result", covariant=True)
 FOLDER = "a model folder, or a name of `ctxrep zoo list` that is here"
+_DERIVED: Any = object()
 ENCODER = "a model folder, a SavedModel, a .tflite file of an encoder, or a name of `ctxrep zoo list`"
 
 
@@ -30,9 +30,12 @@ class Command(Options, Generic[R]):
 
     Attributes:
         configurable: whether it takes --config.
+        tensorflow: whether TensorFlow is imported at once, without the lines that it prints; or the argument with which
+            it is, if that is given and no .tflite file, and `engine` is not "auto".
     """
 
     configurable: ClassVar[bool] = False
+    tensorflow: ClassVar[bool | str] = True
 
     @classmethod
     def description(cls) -> str:
@@ -60,7 +63,8 @@ class Command(Options, Generic[R]):
         names = {name for kind in cls.of_tasks().values() for name in kind.__dataclass_fields__}
         if of_task := {name: values.pop(name) for name in names & values.keys()}:
             values["task_options"] = of_task
-        return cls(**values)
+        printed = {entry.name: entry.metadata["prints"] for entry in fields(cls) if "prints" in entry.metadata}
+        return cls(**printed | values)
 
     def run(self) -> R:
         """Does the work."""
@@ -74,8 +78,11 @@ class Command(Options, Generic[R]):
         self.show(self.run())
 
     def needs_tensorflow(self) -> bool:
-        """Whether TensorFlow is imported at once, without the lines that it prints."""
-        return True
+        """Whether TensorFlow is imported at once, see `tensorflow`."""
+        if isinstance(self.tensorflow, bool):
+            return self.tensorflow
+        model = getattr(self, self.tensorflow)
+        return model is not None and not str(model).endswith(".tflite") and getattr(self, "engine", None) != AUTO
 
 
 @dataclass(frozen=True)
@@ -96,29 +103,37 @@ class Group:
     reasons: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def argument(
-    help: str, default: Any = MISSING, flag: str | None = None, kw_only: Any = MISSING, **metadata: Any
-) -> Any:
+def argument(help: str | None = None, default: Any = _DERIVED, flag: str | None = None, **metadata: Any) -> Any:
     """A field that is an argument of a command and no option: it is not kept among the options of a run.
 
     Args:
-        help: one line.
-        default: of an argument that may be left out.
-        flag: --NAME, or -N, and after a space its `metavar`; None: it is positional on the command line.
-        kw_only: whether it has to be named in Python (default: as its class says).
+        help: as in `options.option`; before it, and before two spaces, how the usage shows it: `--out FOLDER`, a flag
+            that is required; `FILE ...`, positional; `[--top N]`, `[TEXT]`, with a default; and the words of an option,
+            or `writes`: a file that the command writes, which need not exist.
+        default: of an argument in brackets (default: None, of a flag without a value False).
+        flag: --NAME, where it does not stand before the help.
         metadata: as in `options.option`, and `parse`, the function from a word to the value; `values`, a function that
-            gives the values it may have; `writes=True`: a file that the command writes, which need not exist.
+            gives the values it may have; `kw_only`, whether it has to be named in Python.
     """
-    allowed = Range(**{name: metadata.pop(name) for name in BOUNDS & metadata.keys()})
-    if flag is not None and " " in flag:
-        flag, metadata["metavar"] = flag.split(" ")
-    metadata |= {"help": help, "range": allowed, "argument": True, "flag": flag}
+    if help is None:
+        return functools.partial(argument, default=default, flag=flag, **metadata)
+    help, declared = split_head(help)
+    declared |= {} if flag is None else {"flag": flag}
+    kw_only, metadata = metadata.pop("kw_only", MISSING), declared | metadata
+    positional = "flag" not in metadata
+    if "required" in metadata:
+        takes_value = positional or metadata.keys() & {"metavar", "choices", "parse", "values"}
+        default = (None if takes_value else False) if default is _DERIVED else default
+        if positional:
+            metadata["nargs"] = "*" if "nargs" in metadata else "?"
+    default = MISSING if default is _DERIVED else default
+    metadata = {"help": help, "argument": True, "flag": None, **with_range(metadata)}
     return field(default=default, kw_only=kw_only, metadata=metadata)
 
 
-def in_python(default: Any = None) -> Any:
-    """A field without a flag: a function that is called with what a command reports, for example."""
-    return field(default=default, metadata={"hidden": True, "argument": True, "neutral": True})
+def in_python(default: Any = None, **metadata: Any) -> Any:
+    """A field without a flag; `prints` is the function that it is on the command line, which a command reports to."""
+    return field(default=default, metadata={"hidden": True, "argument": True, "neutral": True, **metadata})
 
 
 def help_of(command: type[Command]) -> tuple[str, str]:

@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import KW_ONLY, dataclass
 
 from keras_ctxrep.commands.command import Command, argument, function
 from keras_ctxrep.commands.printing import table
-from keras_ctxrep.options import Columns
+from keras_ctxrep.options import AnyPath, Columns
 
 __all__ = ["Compare", "compare"]
 
@@ -25,16 +24,13 @@ class Compare(Columns, Command[tuple[list[dict], str]]):
         ValueError: an artifact cannot be opened or is of another model, or the examples do not fit the model.
     """
 
-    folder: str | Path = argument("the model folder, which is the reference", model=True)
-    artifacts: Sequence = argument("SavedModel folders and .tflite files", nargs="+")
-    data: str | Path = argument("examples of the model's task", flag="--data", metavar="FILE")
-    start: bool = argument(
-        "also start each engine in a process: time to the first answer, memory", False, "--start", kw_only=True
-    )
-    plot: str | Path | None = argument(
-        "a picture of size, latency and quality", None, "--plot", metavar="FILE.png", writes=True, kw_only=True
-    )
-    json: bool = argument("print one JSON array", False, "--json", kw_only=True)
+    folder: AnyPath = argument("published  the model folder, which is the reference")
+    artifacts: Sequence = argument("...  SavedModel folders and .tflite files")
+    data: AnyPath = argument("--data FILE  examples of the model's task")
+    _: KW_ONLY
+    start: bool = argument("[--start]  also start each engine in a process: time to the first answer, memory")
+    plot: AnyPath | None = argument("[--plot FILE.png] writes  a picture of size, latency and quality")
+    json: bool = argument("[--json]  print one JSON array")
 
     def run(self) -> tuple[list[dict], str]:
         from keras_ctxrep.inference.engines import open_model

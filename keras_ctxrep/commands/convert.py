@@ -2,10 +2,10 @@
 
 import importlib
 from dataclasses import dataclass
-from pathlib import Path
 
 from keras_ctxrep.commands.command import Command, Usage, argument, function
-from keras_ctxrep.commands.printing import print_error, print_line
+from keras_ctxrep.commands.printing import print_line, print_report
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Convert", "convert"]
 
@@ -38,13 +38,11 @@ class Convert(Command[str]):
         UserWarning: a part of the published weights is not in the model.
     """
 
-    source: str | Path = argument(
-        "published weights (a folder, or the weight file); with --to, a model folder or name of the zoo"
-    )
-    out: str | Path = argument("the folder to write; of word vectors the file", flag="--out", metavar="FOLDER")
-    source_format: str | None = argument("the format that is read", None, "--from", choices=READ)
-    target_format: str | None = argument("the format that is written", None, "--to", choices=WRITTEN)
-    pairs: bool = argument("huggingface: the classifier reads pairs, which its files do not record", False, "--pairs")
+    source: AnyPath = argument("published weights, a folder or file; with --to, a model folder or name of the zoo")
+    out: AnyPath = argument("--out FOLDER  the folder to write; of word vectors the file")
+    source_format: str | None = argument("[--from]  the format that is read", choices=READ)
+    target_format: str | None = argument("[--to]  the format that is written", choices=WRITTEN)
+    pairs: bool = argument("[--pairs]  huggingface: the classifier reads pairs, which its files do not record")
 
     def __post_init__(self):
         super().__post_init__()
@@ -57,7 +55,7 @@ class Convert(Command[str]):
     def main(self) -> None:
         from keras_ctxrep.zoo.folders import warnings_reported
 
-        with warnings_reported(lambda line: print_error(f"ctxrep: {line}")):
+        with warnings_reported(print_report):
             super().main()
 
     def run(self) -> str:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from keras_ctxrep.commands.command import Command, argument
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Demo"]
 
@@ -22,17 +22,11 @@ class Demo(Command[dict]):
     Returns: the figures of the report, as in `demo.run.run`.
     """
 
-    corpus: Sequence | None = argument(
-        "distil on your own text, one sentence a line, an empty line between documents",
-        None,
-        "--corpus FILE",
-        nargs="+",
-    )
-    out: str | Path = argument(
-        "folder for the models and report.html; its contents are replaced", "demo", "--out FOLDER"
-    )
-    minutes: float = argument("of distillation", 1, "--minutes N", above=0)
-    seed: int = argument("random seed", 0, "--seed N")
+    corpus: Sequence | None = argument("""[--corpus FILE ...]  distil on your own text, one sentence a line, an empty
+        line between documents""")
+    out: AnyPath = argument("[--out FOLDER]  for the models and report.html; its contents are replaced", "demo")
+    minutes: float = argument("[--minutes N] >0  of distillation", 1)
+    seed: int = argument("[--seed N]  random seed", 0)
 
     def run(self) -> dict:
         from keras_ctxrep.demo.run import run

@@ -1,14 +1,14 @@
 """`ctxrep distill`: a small model that learns from the outputs of a larger one."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from dataclasses import MISSING, dataclass
+from typing import Any, Self
 
 from keras_ctxrep.commands.command import Group, Usage, argument, function, in_python
-from keras_ctxrep.commands.pretrain import MINUTES, LearnsFromText, model_folder, text_files
+from keras_ctxrep.commands.pretrain import CORPUS, OUT, LearnsFromText
+from keras_ctxrep.commands.printing import print_error, print_evaluation
 from keras_ctxrep.commands.train import DEV_HELP, Finetunes, file_or_fraction
-from keras_ctxrep.options import Distillation, EncoderDistillation, Options, StaticDistillation
+from keras_ctxrep.options import AnyPath, Distillation, EncoderDistillation, Options, StaticDistillation
 
 __all__ = ["Distill", "DistillEncoder", "DistillStatic", "distill", "distill_encoder", "distill_static"]
 
@@ -32,21 +32,14 @@ class Distill(Finetunes, Distillation):
         ValueError: as in `finetune`, or the teacher was not fine-tuned, has a CRF or does not know a label.
     """
 
-    configurable: ClassVar[bool] = True
-
-    teacher: str | Path = argument(TEACHER, model=True)
-    data: Any = argument("labelled examples to learn from", flag="--data", required=False, metavar="FILE")
-    dev: Any = argument(DEV_HELP, flag="--dev", required=False, parse=file_or_fraction, metavar="FILE")
-    out: str | Path = model_folder()
-    encoder: str | Path | None = argument(
-        "what the student begins with, as in `ctxrep train`; or give --size",
-        None,
-        "--encoder",
-        model=True,
-        metavar="FOLDER",
-    )
-    report: Callable[[dict], None] | None = in_python()
-    announce: Callable[[str], object] | None = in_python()
+    teacher: AnyPath = argument(f"published  {TEACHER}")
+    data: Any = argument("[--data FILE]  labelled examples to learn from", MISSING)
+    dev: Any = argument(f"[--dev FILE]  {DEV_HELP}", MISSING, parse=file_or_fraction)
+    out: AnyPath = argument(OUT)
+    encoder: AnyPath | None = argument("""[--encoder FOLDER] published  what the student begins with, as in `ctxrep
+        train`; or give --size""")
+    report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
+    announce: Callable[[str], object] | None = in_python(prints=print_error)
     task_options: Options | Mapping[str, Any] | None = in_python()
 
     @classmethod
@@ -61,9 +54,6 @@ class Distill(Finetunes, Distillation):
 
         run = Distilling(self.teacher, self.data, self.dev, self.out, self.encoder, self, self.task_options)
         return run.train(Observers(report=self.report, announce=self.announce))
-
-    def show(self, result: list[dict]) -> None:
-        self.show_best(result)
 
 
 @dataclass(frozen=True)
@@ -85,16 +75,10 @@ class DistillEncoder(LearnsFromText, EncoderDistillation):
             model of another run and `overwrite` is not set.
     """
 
-    configurable: ClassVar[bool] = True
-
-    teacher: str | Path = argument(TEACHER, model=True)
-    corpus: Any = text_files()
-    out: str | Path = model_folder()
-    report: Callable[[dict], None] | None = in_python()
-
-    @classmethod
-    def defaults(cls, family: str | None) -> Mapping[str, str]:
-        return {"minutes": f"{MINUTES:g}, unless --steps is given"}
+    teacher: AnyPath = argument(f"published  {TEACHER}")
+    corpus: Any = argument(CORPUS)
+    out: AnyPath = argument(OUT)
+    report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
 
     def run(self) -> list[dict]:
         from keras_ctxrep.recipes.encoder_distilling import run
@@ -126,13 +110,11 @@ class DistillStatic(LearnsFromText, StaticDistillation):
             the finished model of another run and `overwrite` is not set.
     """
 
-    configurable: ClassVar[bool] = True
-
-    teacher: str | Path = argument(TEACHER, model=True)
-    corpus: Any = text_files()
-    out: str | Path = model_folder()
-    report: Callable[[dict], None] | None = in_python()
-    static: bool = argument("a table of vectors of word pieces, instead of a BERT, in minutes", True, "--static")
+    teacher: AnyPath = argument(f"published  {TEACHER}")
+    corpus: Any = argument(CORPUS)
+    out: AnyPath = argument(OUT)
+    report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
+    static: bool = argument("[--static]  a table of vectors of word pieces, instead of a BERT, in minutes", True)
 
     def run(self) -> list[dict]:
         from keras_ctxrep.recipes.static_distilling import run
@@ -152,16 +134,15 @@ with --static it is a table of word pieces. `ctxrep distill --corpus FILE --help
   ctxrep distill TEACHER --corpus text.txt --static --vocab-size 13000 --out table
   ctxrep distill large --data train.tsv --dev dev.tsv --unlabelled more.txt --size bert_2_128_2 --out small
   ctxrep tflite small --quantize dynamic --out small.tflite"""
-KINDS = {"data": (Distill, HELP, DESCRIPTION)}
-KINDS |= {name: (kind, HELP, DESCRIPTION) for name, kind in (("corpus", DistillEncoder), ("static", DistillStatic))}
-# kind -> kind that has an option -> why it is to be left out
-FOREIGN = {
+KINDS = {
+    kind: (command, HELP, DESCRIPTION)
+    for kind, command in (("data", Distill), ("corpus", DistillEncoder), ("static", DistillStatic))
+}
+LABELLED = "with --corpus: it is for labelled examples"
+FOREIGN = {  # kind -> kind that has an option -> why it is to be left out
     "data": {"corpus": "without --corpus", "static": "without --corpus and --static"},
-    "corpus": {"data": "with --corpus: it is for labelled examples", "static": "without --static"},
-    "static": {
-        "data": "with --corpus: it is for labelled examples",
-        "corpus": "with --static: it is for a student of layers",
-    },
+    "corpus": {"data": LABELLED, "static": "without --static"},
+    "static": {"data": LABELLED, "corpus": "with --static: it is for a student of layers"},
 }
 
 

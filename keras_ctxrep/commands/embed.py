@@ -12,6 +12,7 @@ from keras_ctxrep import options
 from keras_ctxrep.checks import warn
 from keras_ctxrep.commands.command import FOLDER, Command, argument, function, in_python
 from keras_ctxrep.commands.printing import print_line, progress_bar, read_sentences
+from keras_ctxrep.options import AnyPath
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,17 +65,13 @@ class Embed(options.Embedding, Command[int]):
         UserWarning: "mix" is asked of a model that has not learned one, or sentences were cut or have no words.
     """
 
-    folder: str | Path = argument(FOLDER, model=True)
+    tensorflow = "folder"
+    folder: AnyPath = argument(f"published  {FOLDER}")
     sentences: Any = argument(
-        "a text file, - for standard input, or tfds:NAME:SPLIT: the first text of each row",
-        flag="--input FILE",
-        parse=_Source,
+        "--input FILE  a text file, - for standard input, or tfds:NAME:SPLIT: the first text of each row", parse=_Source
     )
-    out: str | Path = argument("FILE.npz or FILE.hdf5", flag="--out FILE", writes=True)
+    out: AnyPath = argument("--out FILE writes  FILE.npz or FILE.hdf5")
     progress: Callable[[int], object] = in_python(lambda count: None)
-
-    def needs_tensorflow(self) -> bool:
-        return self.engine != options.AUTO
 
     def main(self) -> None:
         with progress_bar("embedding", "sentences") as progress:

@@ -1,10 +1,10 @@
 """`ctxrep export`: a model folder as the next version of a SavedModel for TF Serving."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from keras_ctxrep.commands.command import FOLDER, Command, Usage, argument, function
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Export", "export"]
 
@@ -23,35 +23,16 @@ class Export(Command):
         ValueError: as in `keras_ctxrep_export.saved_model.export`, or what was checked has changed.
     """
 
-    folder: str | Path | None = argument(
-        f"{FOLDER}: a task model or an encoder; of a pretraining model the encoder is exported",
-        None,
-        model=True,
-        nargs="?",
-    )
-    out: str | Path | None = argument("where TF Serving looks for versions", None, "--out", metavar="BASE/NAME")
-    windows: str | None = argument(
-        "classify, multilabel, regress: read a long text in overlapping windows, and give the mean or the maximum of "
-        "their probabilities (default: the text is cut)",
-        None,
-        "--windows",
-        choices=("mean", "max"),
-    )
-    keep: int | None = argument(
-        "remove all versions but the N highest, in the end", None, "--keep", above=0, metavar="N"
-    )
-    tflite: str | Path | None = argument(
-        "a .tflite file of the same model, written with --data: the model card has what it loses",
-        None,
-        "--tflite",
-        metavar="FILE.tflite",
-    )
-    check: str | Path | None = argument(
-        "instead: replay the manifest of an export, BASE/NAME or a version of it: hashes, signatures, answers",
-        None,
-        "--check",
-        metavar="PATH",
-    )
+    folder: AnyPath | None = argument(f"""[FOLDER] published  {FOLDER}: a task model or an encoder; of a pretraining
+        model the encoder is exported""")
+    out: AnyPath | None = argument("[--out BASE/NAME]  where TF Serving looks for versions")
+    windows: str | None = argument("""[--windows mean|max]  classify, multilabel, regress: read a long text in
+        overlapping windows, and give the mean or the maximum of their probabilities (default: the text is cut)""")
+    keep: int | None = argument("[--keep N] >0  remove all versions but the N highest, in the end")
+    tflite: AnyPath | None = argument("""[--tflite FILE.tflite]  a .tflite file of the same model, written with
+        --data: the model card has what it loses""")
+    check: AnyPath | None = argument("""[--check PATH]  instead: replay the manifest of an export, BASE/NAME or a
+        version of it: hashes, signatures, answers""")
 
     def __post_init__(self):
         super().__post_init__()

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from keras_ctxrep.commands.answering import Answering
 from keras_ctxrep.commands.command import argument
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Fill"]
 
@@ -22,18 +22,11 @@ class Fill(Answering):
     Returns: each text with its masks, as in `Model.fill`.
     """
 
-    folder: str | Path = argument(
-        "a BERT with its masked language model: a model folder, a name of the zoo, or a .tflite file of `ctxrep tflite "
-        "--fill`",
-        model=True,
-    )
-    text: str | None = argument(
-        "a text with one [MASK] or more (default: the lines of --input)", None, nargs="?", metavar="TEXT"
-    )
-    top: int = argument("pieces for each mask", 5, "--top N", above=0)
-
-    def needs_tensorflow(self) -> bool:
-        return not str(self.folder).endswith(".tflite")
+    tensorflow = "folder"
+    folder: AnyPath = argument("""published  a BERT with its masked language model: a model folder, a name of the
+        zoo, or a .tflite file of `ctxrep tflite --fill`""")
+    text: str | None = argument("[TEXT]  a text with one [MASK] or more (default: the lines of --input)")
+    top: int = argument("[--top N] >0  pieces for each mask", 5)
 
     def open(self) -> Callable[[list[str]], Iterable[Any]]:
         from keras_ctxrep.inference.model import load

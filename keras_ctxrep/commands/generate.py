@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from keras_ctxrep.commands.command import Command, argument, function
 from keras_ctxrep.commands.printing import output
-from keras_ctxrep.options import Generation
+from keras_ctxrep.options import AnyPath, Generation
 
 __all__ = ["Generate", "generate"]
 
@@ -26,13 +25,9 @@ class Generate(Generation, Command[Iterator[str]]):
         ValueError: another model.
     """
 
-    model: str | Path = argument("a language model, in any form that `keras_ctxrep.load` opens", model=True)
-    prompt: str = argument(
-        "the text to continue (default: none, the beginning of a text)", "", "--prompt", metavar="TEXT"
-    )
-
-    def needs_tensorflow(self) -> bool:
-        return not str(self.model).endswith(".tflite")
+    tensorflow = "model"
+    model: AnyPath = argument("published  a language model, in any form that `keras_ctxrep.load` opens")
+    prompt: str = argument("[--prompt TEXT]  the text to continue (default: none, the beginning of a text)", "")
 
     def run(self) -> Iterator[str]:
         from keras_ctxrep.inference.model import load

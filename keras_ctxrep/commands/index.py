@@ -8,7 +8,8 @@ from typing import Any
 
 from keras_ctxrep import options
 from keras_ctxrep.commands.command import ENCODER, Command, Usage, argument, function, in_python
-from keras_ctxrep.commands.printing import print_error, print_line, progress_bar
+from keras_ctxrep.commands.printing import print_line, print_report, progress_bar
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Index", "delete", "index"]
 
@@ -39,17 +40,14 @@ class Index(options.Indexing, Command[int]):
             `out` is an index and neither `add` nor `overwrite` is given.
     """
 
-    sources: Sequence | None = argument(
-        ".tsv or .csv with a header, .jsonl, .parquet: a row each; other files: a text a line",
-        None,
-        nargs="*",
-        metavar="FILE",
-    )
-    encoder: Any = argument(ENCODER, None, "--encoder MODEL", model=True)
-    out: str | Path | None = argument("the folder of the index", None, "--out FOLDER")
+    tensorflow = "encoder"
+    sources: Sequence | None = argument("""[FILE ...]  .tsv or .csv with a header, .jsonl, .parquet: a row each; other
+        files: a text a line""")
+    encoder: Any = argument(f"[--encoder MODEL] published  {ENCODER}")
+    out: AnyPath | None = argument("[--out FOLDER]  the folder of the index")
     progress: Callable[[int], object] = in_python(lambda count: None)
-    report: Callable[[str], object] = in_python(print)
-    delete: Sequence | None = argument("instead: delete the rows with these ids", None, "--delete ID", nargs="+")
+    report: Callable[[str], object] = in_python(print, prints=print_report)
+    delete: Sequence | None = argument("[--delete ID ...]  instead: delete the rows with these ids")
 
     def __post_init__(self):
         if isinstance(self.sources, str | Path):
@@ -62,15 +60,12 @@ class Index(options.Indexing, Command[int]):
         if self.delete is None and (not self.sources or self.encoder is None):
             raise Usage("FILE... and --encoder are needed, or --delete ID...")
 
-    def needs_tensorflow(self) -> bool:
-        return self.encoder is not None and not str(self.encoder).endswith(".tflite")
-
     def main(self) -> None:
         if self.delete is not None:
             print_line(f"{self.out}: {self.run():,} rows are left")
             return
         with progress_bar("indexing", "texts") as progress:
-            count = replace(self, progress=progress, report=lambda message: print_error(f"ctxrep: {message}")).run()
+            count = replace(self, progress=progress).run()
         print_line(f"{self.out}: {count:,} rows")
 
     def run(self) -> int:

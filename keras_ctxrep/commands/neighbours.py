@@ -4,10 +4,10 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from keras_ctxrep.commands.command import FOLDER, Command, Usage, argument
 from keras_ctxrep.commands.printing import print_line, print_scored, read_sentences
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Neighbours"]
 
@@ -25,20 +25,14 @@ class Neighbours(Command[list | dict]):
     Returns: in context those of `plots.words.neighbours`; of static vectors each word with its neighbours.
     """
 
-    folder: str | Path = argument(FOLDER, model=True)
-    words: Sequence | None = argument(
-        "static vectors: words, compared with the whole vocabulary", None, nargs="*", metavar="WORD"
-    )
-    word: str | None = argument("the word in context", None, "--word WORD")
-    input: str | None = argument("a text file, or - for standard input", None, "--input FILE")
-    sentence: str | None = argument(
-        "a sentence with the word (default: the first one in the text)", None, "--sentence TEXT"
-    )
-    k: int = argument("how many", 10, "-k N", above=0)
-    layer: str | None = argument(
-        "which vectors (default: the trained mix, else the top)", None, "--layer", choices=("top", "mix", "mean")
-    )
-    json: bool = argument("print one JSON array", False, "--json")
+    folder: AnyPath = argument(f"published  {FOLDER}")
+    words: Sequence | None = argument("[WORD ...]  static vectors: words, compared with the whole vocabulary")
+    word: str | None = argument("[--word WORD]  the word in context")
+    input: str | None = argument("[--input FILE]  a text file, or - for standard input")
+    sentence: str | None = argument("[--sentence TEXT]  a sentence with the word (default: the first one in the text)")
+    k: int = argument("[-k N] >0  how many", 10)
+    layer: str | None = argument("[--layer top|mix|mean]  which vectors (default: the trained mix, else the top)")
+    json: bool = argument("[--json]  print one JSON array")
 
     def __post_init__(self):
         super().__post_init__()

@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from keras_ctxrep.checks import printable
 from keras_ctxrep.commands.command import Command, Usage, argument
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Plot"]
 
@@ -21,6 +21,10 @@ _FLAGS = {  # of each kind, those that are required and others
     "words": ({"data"}, {"columns", "count", "k"}),
     "history": (set(), set()),
 }
+
+
+def _number_or_name(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
 
 
 @dataclass(frozen=True)
@@ -39,33 +43,20 @@ class Plot(Command[list[str]]):
     """
 
     kind: str = argument("what to draw", choices=tuple(_FLAGS))
-    folders: Sequence = argument("a model folder; mix, history: one or several", nargs="+", metavar="FOLDER")
-    out: str | Path = argument(
-        "the picture; attention: or an HTML page, FILE.html; probabilities: FILE.html",
-        flag="--out FILE.png",
-        writes=True,
-    )
-    text: str | None = argument("alignment, attention, probabilities: the text", None, "--text TEXT")
-    pair: str | None = argument("attention: a second text", None, "--pair TEXT")
-    word: str | None = argument("senses: the word", None, "--word WORD")
-    data: str | Path | None = argument(
-        "senses: sentences labelled with the word's sense, .tsv or .jsonl; words: a word and its tag a line (CoNLL)",
-        None,
-        "--data FILE",
-    )
-    columns: Mapping[str, str] | None = argument(
-        "words: numbers of the columns (default: word=1 tag=2)", None, "--columns NAME=N", nargs="+"
-    )
-    count: int | None = argument("words: how many, the most frequent ones (default: 300)", None, "--count N", above=0)
-    k: int | None = argument("words: neighbours of each word in the table (default: 5)", None, "-k N", above=0)
-    layer: int | str | None = argument(
-        "attention: number, from 1, or all (default: the last); senses: top, mix, mean (default: trained mix, else "
-        "top)",
-        None,
-        "--layer N|NAME",
-        parse=lambda text: int(text) if text.isdecimal() else text,
-    )
-    head: int | None = argument("attention: its number, from 1 (default: all)", None, "--head N", above=0)
+    folders: Sequence = argument("FOLDER ...  a model folder; mix, history: one or several")
+    out: AnyPath = argument("""--out FILE.png writes  the picture; attention: or an HTML page, FILE.html;
+        probabilities: FILE.html""")
+    text: str | None = argument("[--text TEXT]  alignment, attention, probabilities: the text")
+    pair: str | None = argument("[--pair TEXT]  attention: a second text")
+    word: str | None = argument("[--word WORD]  senses: the word")
+    data: AnyPath | None = argument("""[--data FILE]  senses: sentences labelled with the word's sense, .tsv or
+        .jsonl; words: a word and its tag a line (CoNLL)""")
+    columns: Mapping[str, str] | None = argument("[--columns NAME=N ...]  words: their numbers (default: word=1 tag=2)")
+    count: int | None = argument("[--count N] >0  words: how many, the most frequent ones (default: 300)")
+    k: int | None = argument("[-k N] >0  words: neighbours of each word in the table (default: 5)")
+    layer: int | str | None = argument(parse=_number_or_name)("""[--layer N|NAME]  attention: number, from 1, or all
+        (default: the last); senses: top, mix, mean (default: trained mix, else top)""")
+    head: int | None = argument("[--head N] >0  attention: its number, from 1 (default: all)")
 
     def __post_init__(self):
         super().__post_init__()

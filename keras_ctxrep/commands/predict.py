@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_ctxrep import options
 from keras_ctxrep.commands.command import Command, Usage, argument, function, in_python
-from keras_ctxrep.commands.printing import output, print_error
+from keras_ctxrep.commands.printing import output, print_report
+from keras_ctxrep.options import AnyPath
 
 if TYPE_CHECKING:
     from keras_ctxrep.tasks import Task
@@ -61,31 +62,18 @@ class Predict(options.Prediction, Command[None]):
             is a pair of texts where the model reads one, or the other way round, or nothing was answered.
     """
 
-    artifact: str | Path = argument("a model folder, a SavedModel folder or a .tflite file", model=True)
-    source: Any = argument(
-        "text, a line each, or - for standard input (the default); for a model that reads pairs the two texts with a "
-        "tab between them, for tasks over marked spans a JSON object",
-        None,
-        "--input FILE",
-    )
-    out: Any = argument(
-        "the file to write (default: standard output); with --processes or --runner the folder of its parts",
-        None,
-        "--out FILE",
-        writes=True,
-    )
+    tensorflow = "artifact"
+    artifact: AnyPath = argument("published  a model folder, a SavedModel folder or a .tflite file")
+    source: Any = argument("""[--input FILE]  text, a line each, or - for standard input (the default); for a model that
+        reads pairs the two texts with a tab between them, for tasks over marked spans a JSON object""")
+    out: Any = argument("""[--out FILE] writes  the file to write (default: standard output); with --processes or
+        --runner the folder of its parts""")
     rows: bool = in_python(False)
-    threads: int | None = argument(
-        "of LiteRT (default: 1 for a .tflite file, all cores with --engine auto)", None, "--threads N", above=0
-    )
-    report: Callable[[str], None] = in_python(print)
-    data: str | Path | None = argument(
-        "rows instead of lines: the files that `train` and `score` read, .tsv or .csv with a header, .jsonl, .parquet, "
-        "CoNLL or SQuAD's JSON, or tfds:NAME:SPLIT; labels are not needed. The row's own fields are written beside the "
-        "prediction",
-        None,
-        "--data FILE",
-    )
+    threads: int | None = argument("[--threads N] >0  of LiteRT (default: 1 of a .tflite file, with --engine auto all)")
+    report: Callable[[str], None] = in_python(print, prints=print_report)
+    data: AnyPath | None = argument("""[--data FILE]  rows instead of lines: the files that `train` and `score` read,
+        .tsv or .csv with a header, .jsonl, .parquet, CoNLL or SQuAD's JSON, or tfds:NAME:SPLIT; labels are not needed.
+        The row's own fields are written beside the prediction""")
 
     def __post_init__(self):
         super().__post_init__()
@@ -98,12 +86,6 @@ class Predict(options.Prediction, Command[None]):
             raise Usage("--threads is for .tflite files and --engine auto; TensorFlow reads TF_NUM_INTRAOP_THREADS")
         if self.in_parts and (rows or not isinstance(self.out, str | Path) or self.format not in (None, "jsonl")):
             raise Usage("--processes and --runner read lines (--input), and write JSON lines: --out FOLDER")
-
-    def needs_tensorflow(self) -> bool:
-        return not str(self.artifact).endswith(".tflite") and self.engine != options.AUTO
-
-    def main(self) -> None:
-        replace(self, report=lambda message: print_error(f"ctxrep: {message}")).run()
 
     def run(self) -> None:
         from keras_ctxrep.atomic import atomic_write

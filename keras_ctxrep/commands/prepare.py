@@ -1,14 +1,12 @@
 """`ctxrep prepare`: a large text, split, and for BERT masked, once before pretraining."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from keras_ctxrep.commands.command import Command, Group, argument, function, in_python
-from keras_ctxrep.commands.pretrain import text_files
+from keras_ctxrep.commands.pretrain import CORPUS
 from keras_ctxrep.commands.printing import print_line
-from keras_ctxrep.options import Preparation
+from keras_ctxrep.options import AnyPath, Preparation
 
 __all__ = ["Prepare", "prepare"]
 
@@ -18,9 +16,6 @@ Writes shards to a folder, for `ctxrep pretrain FAMILY --corpus FOLDER`: for ELM
 words, for BERT pairs of segments with their masks. Without it, text is split and masked anew in every pass.
 The shards are the same for any number of processes and any runner, and the same command resumes an
 interrupted preparation."""
-
-
-_WITHOUT = {"elmo": ("max_length",)}  # a biLM's sentences are kept whole
 
 
 @dataclass(frozen=True)
@@ -42,15 +37,11 @@ class Prepare(Preparation, Command[dict]):
             another process is writing in it.
     """
 
-    configurable: ClassVar[bool] = True
+    configurable = True
 
-    corpus: Any = text_files()
-    out: str | Path = argument("the folder to write", flag="--out", metavar="FOLDER")
+    corpus: Any = argument(CORPUS)
+    out: AnyPath = argument("--out FOLDER  the folder to write")
     family: str = in_python("bert")  # or "elmo"
-
-    @classmethod
-    def without(cls, family: str | None) -> Collection[str]:
-        return _WITHOUT.get(str(family), ())
 
     def run(self) -> dict:
         from keras_ctxrep.recipes.preparing import run

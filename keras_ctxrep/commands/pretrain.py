@@ -3,15 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from keras_ctxrep.commands.command import Command, Group, argument, function, in_python
 from keras_ctxrep.commands.printing import print_evaluation, print_line
-from keras_ctxrep.options import Pretraining, StaticPretraining
+from keras_ctxrep.options import AnyPath, Pretraining, StaticPretraining
 
 __all__ = ["Pretrain", "PretrainStatic", "pretrain", "pretrain_static"]
 
 MINUTES = 30.0  # of pretraining and of distillation from text on the command line, unless --steps is given
+CORPUS, OUT = "--corpus FILE ...  text files", "--out FOLDER  the model folder to write"
 HELP = "learn an ELMo biLM, a BERT, a language model (lm) or static word vectors from text"
 TEXT = """\
 Text files are UTF-8, one sentence a line, an empty line between documents; .gz, .bz2 and .xz are read as
@@ -24,26 +25,21 @@ options of a family.
   ctxrep pretrain static --corpus text.txt --model skipgram --subwords --out vectors"""
 
 
-def text_files(help: str = "text files") -> Any:
-    """The argument of a command that reads text."""
-    return argument(help, flag="--corpus", nargs="+", metavar="FILE")
-
-
-def model_folder() -> Any:
-    """The argument of a command that writes a model."""
-    return argument("the model folder to write", flag="--out", metavar="FOLDER")
-
-
 class LearnsFromText(Command[list[dict]]):
     """What the commands share that learn from text: the length of a run unless it is given, and what is printed."""
 
+    configurable = True
     out: str | Path
+
+    @classmethod
+    def defaults(cls, family: str | None) -> Mapping[str, str]:
+        return {"minutes": f"{MINUTES:g}, unless --steps is given"}
 
     @classmethod
     def from_flags(cls, values: dict[str, Any]) -> Self:
         if "minutes" in cls.__dataclass_fields__ and not {"steps", "minutes"} & values.keys():
             values["minutes"] = MINUTES
-        return super().from_flags(values | {"report": print_evaluation})
+        return super().from_flags(values)
 
     def show(self, result: list[dict]) -> None:
         print_line(f"{self.out}: {result[-1]['step']} steps, {result[-1]['minutes']:.1f} minutes")
@@ -74,18 +70,16 @@ class Pretrain(LearnsFromText, Pretraining):
         UserWarning: `init` lacks a head, which starts at random.
     """
 
-    configurable: ClassVar[bool] = True
-
     family: str = in_python(MISSING)  # "elmo", "bert" or "lm"
-    corpus: Any = text_files("text files, or but for lm a folder that `prepare` wrote")
-    out: str | Path = model_folder()
-    report: Callable[[dict], None] | None = in_python()
+    corpus: Any = argument(f"{CORPUS}, or but for lm a folder that `prepare` wrote")
+    out: AnyPath = argument(OUT)
+    report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
     callbacks: Sequence = in_python(())  # of Keras
 
     @classmethod
     def defaults(cls, family: str | None) -> Mapping[str, str]:
         rates = (f"{name} {rate:g}" for name, rate in cls.RATES.items() if (family, name) != ("bert", "adagrad"))
-        return {"minutes": f"{MINUTES:g}, unless --steps is given", "learning_rate": ", ".join(rates)}
+        return {**super().defaults(family), "learning_rate": ", ".join(rates)}
 
     def run(self) -> list[dict]:
         from keras_ctxrep.recipes.pretraining import run
@@ -116,11 +110,9 @@ class PretrainStatic(LearnsFromText, StaticPretraining):
             model of another run and `overwrite` is not set.
     """
 
-    configurable: ClassVar[bool] = True
-
-    corpus: Any = text_files()
-    out: str | Path = model_folder()
-    report: Callable[[dict], None] | None = in_python()
+    corpus: Any = argument(CORPUS)
+    out: AnyPath = argument(OUT)
+    report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
 
     @classmethod
     def defaults(cls, family: str | None) -> Mapping[str, str]:
@@ -132,36 +124,19 @@ class PretrainStatic(LearnsFromText, StaticPretraining):
         return run(self.corpus, self.out, self.report, self)
 
 
-def _described(help: str, example: str) -> tuple[str, str]:
-    return help, f"Learn {help}.\n\n{TEXT}\n\n  ctxrep pretrain {example}"
+def _kind(command: type[Command], help: str, example: str) -> tuple[type[Command], str, str]:
+    return command, help, f"Learn {help}.\n\n{TEXT}\n\n  ctxrep pretrain {example}"
 
 
+_ELMO = "a biLM over the characters of words, whose layers are ELMo's vectors"
+_BERT = "a BERT, by masked words and next sentences"
+_LM = "a language model in one direction, over words, word pieces or characters"
+_STATIC = "static word vectors: skip-gram or CBOW, of words alone or with n-grams"
 KINDS = {
-    "elmo": (
-        Pretrain,
-        *_described(
-            "a biLM over the characters of words, whose layers are ELMo's vectors",
-            "elmo --corpus text.txt --minutes 30 --out lm",
-        ),
-    ),
-    "bert": (
-        Pretrain,
-        *_described("a BERT, by masked words and next sentences", "bert --corpus text.txt --minutes 60 --out bert"),
-    ),
-    "lm": (
-        Pretrain,
-        *_described(
-            "a language model in one direction, over words, word pieces or characters",
-            "lm --corpus text.txt --size lm_lstm_2x200 --units characters --out lm",
-        ),
-    ),
-    "static": (
-        PretrainStatic,
-        *_described(
-            "static word vectors: skip-gram or CBOW, of words alone or with n-grams",
-            "static --corpus text.txt --model skipgram --subwords --out vectors",
-        ),
-    ),
+    "elmo": _kind(Pretrain, _ELMO, "elmo --corpus text.txt --minutes 30 --out lm"),
+    "bert": _kind(Pretrain, _BERT, "bert --corpus text.txt --minutes 60 --out bert"),
+    "lm": _kind(Pretrain, _LM, "lm --corpus text.txt --size lm_lstm_2x200 --units characters --out lm"),
+    "static": _kind(PretrainStatic, _STATIC, "static --corpus text.txt --model skipgram --subwords --out vectors"),
 }
 GROUP = Group(HELP, DESCRIPTION, KINDS)
 pretrain = function(Pretrain, "pretrain")

@@ -45,6 +45,11 @@ def print_error(text: str) -> None:
     print(printable(text, 4000, "\n\t"), file=sys.stderr, flush=True)
 
 
+def print_report(text: str) -> None:
+    """Prints what a command tells beside its results."""
+    print_error(f"ctxrep: {text}")
+
+
 def print_line(text: str) -> None:
     print(printable(text, math.inf, "\n\t"), flush=True)
 

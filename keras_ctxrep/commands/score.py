@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_ctxrep.commands.command import FOLDER, Command, Usage, argument, function, in_python
 from keras_ctxrep.commands.printing import print_line, short, table
-from keras_ctxrep.options import Scoring
+from keras_ctxrep.options import AnyPath, Scoring
 
 __all__ = ["Score", "score"]
 
@@ -42,28 +42,18 @@ class Score(Scoring, Command[Any]):
         ValueError: the data is malformed or does not fit the model's task.
     """
 
-    folder: Any = argument(f"{FOLDER}; of a task model also a SavedModel folder or a .tflite file", model=True)
-    data: Any = argument("labelled examples, or text for a language model", None, "--data FILE")
+    folder: Any = argument(f"published  {FOLDER}; of a task model also a SavedModel folder or a .tflite file")
+    data: Any = argument("[--data FILE]  labelled examples, or text for a language model")
     batch_size: int = in_python(32)
-    carry_state: bool = argument(
-        "a biLM: carry the state through the text, instead of scoring each sentence by itself", False, "--carry-state"
-    )
-    predictions: str | Path | None = argument(
-        "write text, expected and predicted label here, one JSON object a line",
-        None,
-        "--predictions FILE.jsonl",
-        writes=True,
-    )
-    analogies: str | Path | None = argument(
-        "static word vectors: questions such as those of questions-words.txt", None, "--analogies FILE"
-    )
-    word_pairs: str | Path | None = argument(
-        "static word vectors: pairs of words and how similar they are, such as those of WordSim-353",
-        None,
-        "--word-pairs FILE",
-    )
-    json: bool = argument("print one JSON object", False, "--json")
-    lm: bool = argument("a biLM: the log-probability of each sentence, one JSON object a line", False, "--lm")
+    carry_state: bool = argument("""[--carry-state]  a biLM: carry the state through the text, instead of scoring each
+        sentence by itself""")
+    predictions: AnyPath | None = argument("""[--predictions FILE.jsonl] writes  write text, expected and predicted
+        label here, one JSON object a line""")
+    analogies: AnyPath | None = argument("[--analogies FILE]  static word vectors: questions as of questions-words.txt")
+    word_pairs: AnyPath | None = argument("""[--word-pairs FILE]  static word vectors: pairs of words and how similar
+        they are, such as those of WordSim-353""")
+    json: bool = argument("[--json]  print one JSON object")
+    lm: bool = argument("[--lm]  a biLM: the log-probability of each sentence, one JSON object a line")
 
     def __post_init__(self):
         super().__post_init__()

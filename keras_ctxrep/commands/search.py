@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from keras_ctxrep import options
 from keras_ctxrep.commands.answering import Answering
 from keras_ctxrep.commands.command import ENCODER, argument
+from keras_ctxrep.options import AnyPath
 
 if TYPE_CHECKING:
     from keras_ctxrep.text.search import Encoder, Index
@@ -26,16 +27,12 @@ class Search(options.FolderEngine, Answering):
     Returns: each query with its hits, as in `text.search.Index.search`.
     """
 
-    index: str | Path = argument("the folder of an index", metavar="INDEX")
-    text: str | None = argument("the text to look for (default: the lines of --input)", None, nargs="?", metavar="TEXT")
-    top: int = argument("hits of each query", 10, "--top N", above=0)
-    exact: bool = argument("compare every row, even if the index has a graph", False, "--exact")
-    encoder: str | Path | None = argument(
-        f"{ENCODER} (default: the one that made the index)", None, "--encoder MODEL", model=True
-    )
-
-    def needs_tensorflow(self) -> bool:
-        return not (self.encoder is None or str(self.encoder).endswith(".tflite") or self.engine == options.AUTO)
+    tensorflow = "encoder"
+    index: AnyPath = argument("INDEX  the folder of an index")
+    text: str | None = argument("[TEXT]  the text to look for (default: the lines of --input)")
+    top: int = argument("[--top N] >0  hits of each query", 10)
+    exact: bool = argument("[--exact]  compare every row, even if the index has a graph")
+    encoder: AnyPath | None = argument(f"[--encoder MODEL] published  {ENCODER} (default: that of the index)")
 
     def open(self) -> Callable[[list[str]], Iterable[Any]]:
         index = open_index(self.index, self.encoder, self.engine)

@@ -3,11 +3,11 @@
 import ipaddress
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 from keras_ctxrep.commands.command import Command, argument, function, in_python
-from keras_ctxrep.commands.printing import print_error, print_line
+from keras_ctxrep.commands.printing import print_error, print_line, print_report
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Serve", "serve"]
 
@@ -18,6 +18,11 @@ def _port(text: str) -> int:
     if not (text.isdecimal() and len(text) < 6 and int(text) <= PORTS):
         raise ValueError(f"{text}: a whole number from 0 to {PORTS}; 0 is any port that is free")
     return int(text)
+
+
+def _announce(url: str) -> None:
+    print_line(f"{url}\n{url.partition('/v1/')[0]}/ has a page to try it; Ctrl-C ends.")
+    print_error("For trying a model and tests of clients, one request at a time; in production use TensorFlow Serving.")
 
 
 @dataclass(frozen=True)
@@ -41,34 +46,16 @@ class Serve(Command[None]):
         OSError: the port is taken, or the address is not one of this machine.
     """
 
-    path: str | Path = argument("a SavedModel, a model folder or a .tflite file", model=True, metavar="artifact")
-    name: str | None = argument("of the model on the server (default: that of the folder or file)", None, "--name NAME")
-    host: str = argument("to listen on (default: 127.0.0.1, this machine alone)", "127.0.0.1", "--host ADDRESS")
-    port: int = argument(
-        "0: any that is free (default: 8501, as TF Serving)", 8501, "--port N", parse=_port, least=0, most=PORTS
-    )
-    announce: Callable[[str], object] = in_python(lambda url: None)
-    report: Callable[[str], object] = in_python(lambda line: None)
-    poll: float = argument(
-        "how often to look for a new version, or a folder or file that was replaced, which is loaded while the old one "
-        "answers (default: 1, as TF Serving; 0: never)",
-        1.0,
-        "--poll SECONDS",
-        least=0,
-        below=1e6,
-    )
-
-    def needs_tensorflow(self) -> bool:
-        return False  # it is loaded when the port is open
-
-    def main(self) -> None:
-        def announce(url: str) -> None:
-            print_line(f"{url}\n{url.partition('/v1/')[0]}/ has a page to try it; Ctrl-C ends.")
-            print_error(
-                "For trying a model and tests of clients, one request at a time; in production use TensorFlow Serving."
-            )
-
-        replace(self, announce=announce, report=lambda line: print_error(f"ctxrep: {line}")).run()
+    tensorflow = False  # it is loaded when the port is open
+    path: AnyPath = argument("published  a SavedModel, a model folder or a .tflite file", metavar="artifact")
+    name: str | None = argument("[--name NAME]  of the model on the server (default: that of the folder or file)")
+    host: str = argument("[--host ADDRESS]  to listen on (default: 127.0.0.1, this machine alone)", "127.0.0.1")
+    port: int = argument("[--port N] >=0  0: a free one (default: 8501, as TF Serving)", 8501, parse=_port, most=PORTS)
+    announce: Callable[[str], object] = in_python(lambda url: None, prints=_announce)
+    report: Callable[[str], object] = in_python(lambda line: None, prints=print_report)
+    poll: float = argument(default=1.0)("""[--poll SECONDS] >=0 <1e6  how often to look for a new version, or a
+        folder or file that was replaced, which is loaded while the old one answers (default: 1, as TF Serving; 0:
+        never)""")
 
     def run(self) -> None:
         from keras_ctxrep.inference.server import Versions

@@ -6,11 +6,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
 
 from keras_ctxrep import options
 from keras_ctxrep.commands.command import FOLDER, Command, Usage, argument, function, in_python
 from keras_ctxrep.commands.printing import table
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Quantized", "Tflite", "tflite"]
 
@@ -37,6 +37,12 @@ def _lengths(text: str) -> tuple[int, ...]:
         raise ValueError(f"{text!r}: whole numbers with commas between them, 16,64 for example") from None
 
 
+def _print_layers(rows: list[dict], picture: Path) -> None:
+    from keras_ctxrep_tflite import acceptance
+
+    print(f"{table(acceptance.layers_table(rows))}\n{picture}: the same as a picture")
+
+
 @dataclass(frozen=True)
 class Tflite(options.Tflite, Command[Quantized]):
     """Write a .tflite file for phones and boards.
@@ -48,37 +54,17 @@ class Tflite(options.Tflite, Command[Quantized]):
         ValueError: neither `out` nor `web`, or as in `quantize.convert`, `quantize.build` and `page.write_page`.
     """
 
-    folder: str | Path = argument(f"{FOLDER}; for a page alone also a FILE.tflite", model=True)
-    out: str | Path | None = argument("the file to write", None, "--out", metavar="FILE.tflite", writes=True)
-    lengths: Sequence | None = argument(
-        "input lengths, in tokens; a text runs at the smallest that holds it, and is cut if none does (default: "
-        f"{','.join(map(str, options.LENGTHS))} up to the length of the model, and that itself)",
-        None,
-        "--lengths",
-        parse=_lengths,
-        metavar="N,N,...",
-    )
-    data: str | Path | None = argument(
-        "examples of the model's task: the file is measured on them against Keras, and its figures are written into "
-        "the model card in it",
-        None,
-        "--data",
-        metavar="FILE",
-    )
-    web: str | Path | None = argument(
-        "write a folder for any static server: a web page that runs the model in the browser",
-        None,
-        "--web",
-        metavar="FOLDER",
-    )
-    litertjs: str | Path | None = argument(
-        "with --web: node_modules/@litertjs of `npm install @litertjs/core`, copied into the page's folder (default: "
-        "the page loads LiteRT from a CDN)",
-        None,
-        "--litertjs",
-        metavar="FOLDER",
-    )
-    report: Callable[[list[dict], Path], object] | None = in_python()
+    folder: AnyPath = argument(f"published  {FOLDER}; for a page alone also a FILE.tflite")
+    out: AnyPath | None = argument("[--out FILE.tflite] writes  the file to write")
+    lengths: Sequence | None = argument(parse=_lengths)(f"""[--lengths N,N,...]  input lengths, in tokens; a text
+        runs at the smallest that holds it, and is cut if none does (default: {",".join(map(str, options.LENGTHS))}
+        up to the length of the model, and that itself)""")
+    data: AnyPath | None = argument("""[--data FILE]  examples of the model's task: the file is measured on them
+        against Keras, and its figures are written into the model card in it""")
+    web: AnyPath | None = argument("[--web FOLDER]  write a web page that runs the model, for any static server")
+    litertjs: AnyPath | None = argument("""[--litertjs FOLDER]  with --web: node_modules/@litertjs of `npm install
+        @litertjs/core`, copied into the page's folder (default: the page loads LiteRT from a CDN)""")
+    report: Callable[[list[dict], Path], object] | None = in_python(prints=_print_layers)
 
     def __post_init__(self):
         super().__post_init__()
@@ -86,15 +72,6 @@ class Tflite(options.Tflite, Command[Quantized]):
             raise Usage("--out FILE.tflite or --web FOLDER is needed; --litertjs is for --web")
         if self.data is None and self.max_drop != options.Tflite.max_drop:
             raise Usage("--max-drop is for --data")
-
-    @classmethod
-    def from_flags(cls, values: dict[str, Any]) -> Self:
-        def report(rows: list[dict], picture: Path) -> None:
-            from keras_ctxrep_tflite import acceptance
-
-            print(f"{table(acceptance.layers_table(rows))}\n{picture}: the same as a picture")
-
-        return super().from_flags(values | {"report": report})
 
     def run(self) -> Quantized:
         from keras_ctxrep import zoo

@@ -2,21 +2,22 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, fields
 from pathlib import Path
 from types import NoneType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from keras_ctxrep.checks import check_value, kinds
 from keras_ctxrep.commands.command import Command, Usage, argument, function, in_python
-from keras_ctxrep.commands.pretrain import model_folder
+from keras_ctxrep.commands.pretrain import OUT
 from keras_ctxrep.commands.printing import print_error, print_evaluation, print_line, table
-from keras_ctxrep.options import Finetuning, Options, nearest_option
+from keras_ctxrep.options import AnyPath, Finetuning, Options, nearest_option
 
 __all__ = ["Train", "finetune", "sweep"]
 
 DEV = 0.1  # fraction of the labelled examples that is held out, unless --dev is given
 DEV_HELP = f"labelled examples to choose the best weights by, or the fraction of --data to hold out (default: {DEV})"
+Grid = Sequence | Mapping[str, Sequence]  # the values of options to try
 
 
 def file_or_fraction(text: str) -> str | float:
@@ -37,6 +38,7 @@ def _tasks() -> tuple[str, ...]:
 class Finetunes(Command[list]):
     """What `train` and `distill` share."""
 
+    configurable = True
     data: Any
     dev: Any
     out: str | Path
@@ -57,16 +59,16 @@ class Finetunes(Command[list]):
 
     @classmethod
     def from_flags(cls, values: dict[str, Any]) -> Self:
-        announce = print_line if values.keys() & {"sweep", "seeds"} else print_error
-        return super().from_flags({"dev": DEV} | values | {"report": print_evaluation, "announce": announce})
+        announce = {"announce": print_line} if values.keys() & {"sweep", "seeds"} else {}
+        return super().from_flags({"dev": DEV} | announce | values)
 
-    def show_best(self, history: list[dict]) -> None:
+    def show(self, result: list) -> None:
         """Prints the best value of the metric that chose the weights."""
         from keras_ctxrep import tasks
 
-        metric = next(name for name in history[0] if name.startswith("val_")).removeprefix("val_")
+        metric = next(name for name in result[0] if name.startswith("val_")).removeprefix("val_")
         choose = min if any(metric in task.smaller for task in tasks.TASKS.values()) else max
-        best = choose(entry[f"val_{metric}"] for entry in history)
+        best = choose(entry[f"val_{metric}"] for entry in result)
         print_line(f"{self.out}: {metric.replace('_', ' ')} on {self.dev_name}: {best:.4f}")
 
     @property
@@ -100,43 +102,22 @@ class Train(Finetunes, Finetuning):
             are warned of.
     """
 
-    configurable: ClassVar[bool] = True
-
-    data: Any = argument("labelled examples to learn from", flag="--data", metavar="FILE")
-    dev: Any = argument(DEV_HELP, flag="--dev", required=False, parse=file_or_fraction, metavar="FILE")
-    encoder: str | Path = argument(
-        "a model folder of any task, a name of `ctxrep zoo list`, or embeddings that are learned from the data alone: "
-        "`words` or `characters`",
-        flag="--encoder",
-        model=True,
-        metavar="FOLDER",
-    )
-    out: str | Path = model_folder()
-    task: str = argument("the task", "classify", "--task", values=_tasks)
-    report: Callable[[dict], None] | None = in_python()
-    announce: Callable[[str], object] | None = in_python()
+    data: Any = argument("--data FILE  labelled examples to learn from")
+    dev: Any = argument(f"[--dev FILE]  {DEV_HELP}", MISSING, parse=file_or_fraction)
+    encoder: AnyPath = argument("""--encoder FOLDER published  a model folder of any task, a name of `ctxrep zoo
+        list`, or embeddings that are learned from the data alone: `words` or `characters`""")
+    out: AnyPath = argument(OUT)
+    task: str = argument("[--task]  the task", "classify", values=_tasks)
+    report: Callable[[dict], None] | None = in_python(prints=print_evaluation)
+    announce: Callable[[str], object] | None = in_python(prints=print_error)
     callbacks: Sequence = in_python(())  # of Keras
     task_options: Options | Mapping[str, Any] | None = in_python()
-    sweep: Sequence | Mapping[str, Sequence] | None = argument(
-        "train with each of these values of an option, in every combination of several options; OUT is the best model, "
-        "OUT/sweep has all, OUT/sweep.tsv the table",
-        None,
-        "--sweep",
-        group="schedule",
-        nargs="+",
-        action="extend",
-        metavar="NAME=X,Y",
-        kw_only=True,
-    )
-    seeds: int | None = argument(
-        "train with N seeds each, from --seed on; combinations are compared by their mean (default: 1)",
-        None,
-        "--seeds",
-        group="schedule",
-        least=1,
-        metavar="N",
-        kw_only=True,
-    )
+    _: KW_ONLY
+    sweep: Grid | None = argument(action="extend")("""schedule [--sweep NAME=X,Y ...]  train with each of these
+        values of an option, in every combination of several options; OUT is the best model, OUT/sweep has all,
+        OUT/sweep.tsv the table""")
+    seeds: int | None = argument("""schedule [--seeds N] >0  train with N seeds each, from --seed on; combinations are
+        compared by their mean (default: 1)""")
 
     @classmethod
     def description(cls) -> str:
@@ -174,8 +155,7 @@ class Train(Finetunes, Finetuning):
 
     def show(self, result: list) -> None:
         if self.sweep is None and self.seeds is None:
-            self.show_best(result)
-            return
+            return super().show(result)
         from keras_ctxrep.recipes import sweeping
 
         best = result[0]

@@ -2,11 +2,11 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from keras_ctxrep.commands.command import Command, Usage, argument
 from keras_ctxrep.commands.printing import print_error, print_line, table
+from keras_ctxrep.options import AnyPath
 
 __all__ = ["Zoo"]
 
@@ -25,25 +25,17 @@ class Zoo(Command[Any]):
         push: file -> its size.
     """
 
-    action: str = argument("what to do", choices=("list", "show", "get", "push"))
-    name: str | Path | None = argument(
-        "SIZE/DATASET, or one of the two if no other model has it; get: hf://OWNER/NAME too, of the Hugging Face Hub; "
-        "push: a model folder",
-        None,
-        nargs="?",
-        metavar="NAME",
-    )
-    target: str | None = argument("push: the repository to write", None, nargs="?", metavar="hf://OWNER/NAME")
-    dry_run: bool = argument("push: list the files, and send nothing", False, "--dry-run")
-    private: bool = argument("push: a new repository is private", False, "--private")
-    json: bool = argument("list, show: print JSON", False, "--json")
-    source: str | Path | None = argument(
-        "get: a local copy of the files: folder, archive or weight file", None, "--from PATH"
-    )
-    mirror: str | None = argument("get: address to download from in place of the publisher's", None, "--mirror URL")
-    cache: str | Path | None = argument(
-        "folder of models (default: $CTXREP_CACHE, or ~/.cache/keras_ctxrep)", None, "--cache FOLDER"
-    )
+    tensorflow = False
+    action: str = argument("list|show|get|push  what to do")
+    name: AnyPath | None = argument("""[NAME]  SIZE/DATASET, or one of the two if no other model has it; get:
+        hf://OWNER/NAME too, of the Hugging Face Hub; push: a model folder""")
+    target: str | None = argument("[hf://OWNER/NAME]  push: the repository to write")
+    dry_run: bool = argument("[--dry-run]  push: list the files, and send nothing")
+    private: bool = argument("[--private]  push: a new repository is private")
+    json: bool = argument("[--json]  list, show: print JSON")
+    source: AnyPath | None = argument("[--from PATH]  get: a local copy of the files: folder, archive or weight file")
+    mirror: str | None = argument("[--mirror URL]  get: address to download from in place of the publisher's")
+    cache: AnyPath | None = argument("[--cache FOLDER]  of models (default: $CTXREP_CACHE, or ~/.cache/keras_ctxrep)")
 
     def __post_init__(self):
         super().__post_init__()
@@ -57,9 +49,6 @@ class Zoo(Command[Any]):
             raise Usage(f"{self.action}: hf://OWNER/NAME as a second name, --dry-run and --private are for push")
         if self.action == "push" and self.target is None:
             raise Usage("push: give the folder and hf://OWNER/NAME")
-
-    def needs_tensorflow(self) -> bool:
-        return False
 
     def run(self) -> Any:
         from keras_ctxrep import zoo

@@ -1,8 +1,7 @@
 """How any artifact is opened: a model folder, a SavedModel, a .tflite file, or a model on a server."""
 
 import sys
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,14 +77,6 @@ def open_model(
 def opened_once(path: Path, threads: int = 1, search: tuple[tuple[str, float], ...] = ()) -> Engine:
     """As `open_model`, once in a process that answers many parts; the last engine is kept."""
     return open_model(path, KERAS, threads, dict(search))
-
-
-def __getattr__(name: str) -> Callable[..., Engine]:
-    if name not in ("open_engine", "open_filler", "open_generator"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    message = f"{__name__}.{name} is open_model now; the old name works until version 0.4"
-    warnings.warn(message, DeprecationWarning, stacklevel=2)
-    return lambda path, threads=None, search=None: open_model(path, KERAS, threads, search)
 
 
 def _start(path: str) -> None:

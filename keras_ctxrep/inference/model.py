@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 
 from keras_ctxrep.checks import warn
-from keras_ctxrep.deprecated import moved
 from keras_ctxrep.inference.engines import Engine, open_model
 from keras_ctxrep.inference.filling import Filling
 from keras_ctxrep.inference.predictor import Text
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Model", "WordVectors", "folder_of", "load"]
 
-__getattr__ = moved(__name__, "keras_ctxrep.inference.keras_engine")  # KerasEngine
 
 TOGETHER = 1024  # texts that are encoded together
 

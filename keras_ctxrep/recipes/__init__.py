@@ -27,47 +27,16 @@ if TYPE_CHECKING:
     from keras_ctxrep.recipes.scoring import score_sentences
 
 __all__ = [
-    "again",
-    "ask",
-    "compare",
-    "convert",
-    "distill",
-    "distill_encoder",
-    "distill_static",
-    "embed",
-    "export",
-    "finetune",
-    "generate",
-    "glue",
-    "index",
-    "open_index",
-    "predict",
-    "prepare",
-    "pretrain",
-    "pretrain_static",
-    "score",
-    "score_sentences",
-    "sweep",
-    "tflite",
-]
+    "again", "ask", "compare", "convert", "distill", "distill_encoder", "distill_static", "embed", "export", "finetune",
+    "generate", "glue", "index", "open_index", "predict", "prepare", "pretrain", "pretrain_static", "score",
+    "score_sentences", "sweep", "tflite",
+]  # fmt: skip
 
 _MODULES = {  # imported when the function is first used
     "score_sentences": "keras_ctxrep.recipes.scoring",
 }
 
-move_modules(
-    __name__,
-    {
-        "comparing": "keras_ctxrep.commands.compare",
-        "converting": "keras_ctxrep.commands.convert",
-        "embedding": "keras_ctxrep.commands.embed",
-        "exporting": "keras_ctxrep.commands.export",
-        "generating": "keras_ctxrep.commands.generate",
-        "indexing": (*(f"keras_ctxrep.commands.{name}" for name in ("ask", "index", "search")), f"{__name__}.passages"),
-        "predicting": "keras_ctxrep.commands.predict",
-        "quantizing": "keras_ctxrep.commands.tflite",
-    },
-)
+move_modules(__name__, {"embedding": "keras_ctxrep.commands.embed"})
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,6 @@ import numpy as np
 from tqdm import tqdm
 
 from keras_ctxrep import losses, saving, tasks, zoo
-from keras_ctxrep.deprecated import moved
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import bert
@@ -29,8 +28,6 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.training import pipeline
 from keras_ctxrep.training.frozen import FrozenOutputs
-
-__getattr__ = moved(__name__, "keras_ctxrep.commands.distill")
 
 Taught = tuple[Any, list[dict[str, np.ndarray]]]  # an example, and the teacher's logits for each of its rows
 

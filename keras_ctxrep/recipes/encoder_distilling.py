@@ -19,7 +19,6 @@ from keras import ops
 from keras_ctxrep import losses, saving, zoo
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.checks import of_kind
-from keras_ctxrep.deprecated import moved
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.layers import SpanMean
 from keras_ctxrep.models import bert, families
@@ -35,8 +34,6 @@ from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import choose, lock_output, scope
-
-__getattr__ = moved(__name__, "keras_ctxrep.commands.distill")
 
 SHARD = 4096  # sentences whose vectors by the teacher are one file
 HELD = 1000  # sentences that the student is evaluated on
@@ -91,7 +88,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     def shards(epoch: int) -> Iterator[Shard]:  # the same in every epoch, so that each is read by the teacher once
         return _shards(shuffled(corpus, read, options.seed, 0, BUFFER))
 
-    data: Data = lambda start: batches(shards, repeat=True, start=start)  # noqa: E731
+    data: Data = partial(batches, shards, True)
     validation = batches(lambda epoch: [chosen], repeat=False)
     if bundle.task == PRETRAINER:
         data, validation = _with_masked_pairs(data, validation, bundle, corpus, (held, read), options)

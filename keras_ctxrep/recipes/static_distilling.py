@@ -14,7 +14,6 @@ from tqdm import tqdm
 from keras_ctxrep import losses, saving
 from keras_ctxrep.atomic import atomic_write, lock_folder
 from keras_ctxrep.checks import of_kind
-from keras_ctxrep.deprecated import moved
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import static
@@ -30,8 +29,6 @@ from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
-
-__getattr__ = moved(__name__, "keras_ctxrep.commands.distill")
 
 FEWEST = 4  # words of a sentence: of shorter ones a corpus has headings
 SCALE = 0.1  # standard deviation of the first table, for which the learning rate is

@@ -13,7 +13,6 @@ import numpy as np
 from keras_ctxrep import losses, saving
 from keras_ctxrep.atomic import lock_folder
 from keras_ctxrep.checks import of_kind
-from keras_ctxrep.deprecated import moved
 from keras_ctxrep.models import static
 from keras_ctxrep.optimizers import SGD, OptimizerSpec, RowwiseAdagrad
 from keras_ctxrep.options import StaticPretraining
@@ -25,8 +24,6 @@ from keras_ctxrep.text.word_blocks import CENTRES, Blocks, EncodedCorpus, WordCo
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import choose, is_chief, scope, several_workers
-
-__getattr__ = moved(__name__, "keras_ctxrep.commands.pretrain")
 
 NOISE = {"skipgram": 32, "cbow": 8}  # noise words of a block: of 5 for a pair, of which a centre has 6 and 1
 FIRST = 2  # row of the first word, after those of no word and of <UNK>

@@ -45,8 +45,8 @@ class Question:
 class AnswerOptions(options.Options):
     """Options of question answering."""
 
-    stride: int = option(128, "pieces from one window of a long text to the next", above=0, metavar="N")
-    max_answer: int = option(30, "pieces of the longest answer that is given", above=0, metavar="N")
+    stride: int = option(128, "N >0  pieces from one window of a long text to the next")
+    max_answer: int = option(30, "N >0  pieces of the longest answer that is given")
 
 
 Options = AnswerOptions  # its former name

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_ctxrep import options
 from keras_ctxrep.checks import Range, check_value
-from keras_ctxrep.options import option
+from keras_ctxrep.options import option, optional
 from keras_ctxrep.tasks.abilities import (
     ChoosesPositive,
     Distillable,
@@ -200,12 +200,8 @@ class LossOptions(options.Options):
     """Options of a classifier's loss."""
 
     label_smoothing: float = label_smoothing()
-    class_weights: Mapping[str, float] | str | None = option(
-        None,
-        "weights of labels in the loss, LABEL=X, 1 for the others; or balanced: inverse to the frequency of each",
-        metavar="LABEL=X",
-        nargs="+",
-    )
+    class_weights: Mapping[str, float] | str | None = optional("""LABEL=X ...  weights of labels in the loss, LABEL=X, 1
+        for the others; or balanced: inverse to the frequency of each""")
 
     def __post_init__(self):
         super().__post_init__()
@@ -225,9 +221,8 @@ class LossOptions(options.Options):
 class ClassifyOptions(LossOptions):
     """Options of classifiers."""
 
-    positive: str | None = option(
-        None, "the label of which `f1` is reported (default: of two labels the second in order)", metavar="LABEL"
-    )
+    positive: str | None = optional("""LABEL  the label of which `f1` is reported (default: of two labels the second in
+        order)""")
 
 
 Options = ClassifyOptions  # its former name

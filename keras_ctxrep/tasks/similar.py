@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_ctxrep import options
-from keras_ctxrep.options import option
+from keras_ctxrep.options import option, optional
 from keras_ctxrep.tasks.abilities import GraphFeatures, Outputs, Query
 from keras_ctxrep.tasks.classify import COLUMNS
 from keras_ctxrep.tasks.evaluation import Metrics
@@ -77,22 +77,16 @@ class PairReading(Reading):
 class SimilarOptions(options.Options):
     """Options of vectors of texts."""
 
-    loss: str | None = option(
-        None,
-        "multiple_negatives: the pair of each text among those of the batch; cosent: the order of the scores; cosine: "
-        "the scores themselves (default: cosent of pairs with scores, else multiple_negatives)",
-        choices=LOSSES,
-    )
-    scale: float = option(20.0, "factor of the cosines in multiple_negatives and cosent", above=0)
-    matryoshka: str | Sequence | None = option(
-        None, "widths, e.g. 256,128,64, to which the vectors may be cut afterwards", metavar="N,N,..."
-    )
-    pooling: str | None = option(
-        None, "the vector is the mean, the max or the first (cls) of the tokens (default: as the encoder has it)",
-        choices=tuple(POOLING),
-    )  # fmt: skip
-    normalize: bool | None = option(None, "scale the vectors to length 1 (default: as the encoder does)")
-    dims: int | None = option(None, "cut the vectors to their first N numbers (default: all)", above=0)
+    loss: str | None = option(None, choices=LOSSES)("""multiple_negatives: the pair of each text among those of the
+        batch; cosent: the order of the scores; cosine: the scores themselves (default: cosent of pairs with scores,
+        else multiple_negatives)""")
+    scale: float = option(20.0, ">0  factor of the cosines in multiple_negatives and cosent")
+    matryoshka: str | Sequence | None = optional("""N,N,...  widths, e.g. 256,128,64, to which the vectors may be cut
+        afterwards""")
+    pooling: str | None = option(None, choices=tuple(POOLING))("""the vector is the mean, the max or the first (cls)
+        of the tokens (default: as the encoder has it)""")
+    normalize: bool | None = optional("scale the vectors to length 1 (default: as the encoder does)")
+    dims: int | None = optional(">0  cut the vectors to their first N numbers (default: all)")
 
     def __post_init__(self):
         super().__post_init__()

@@ -63,20 +63,18 @@ class TranslateOptions(options.Options):
     """Options of a decoder and of its targets."""
 
     target_units: str = option("subwords", "what the decoder writes, one after another", choices=target_tokens.UNITS)
-    target_vocab_size: int = option(8000, "subwords or words that are learned from the targets, at most", above=3)
-    target_length: int = option(128, "units of a target; longer ones are cut", above=1, most=LARGEST["max_length"])
+    target_vocab_size: int = option(8000, ">3  subwords or words that are learned from the targets, at most")
+    target_length: int = option(128, ">1  units of a target; longer ones are cut", most=LARGEST["max_length"])
     decoder: str = option("recurrent", "an LSTM with attention and input feeding, or a Transformer", choices=DECODERS)
-    decoder_units: int = option(256, "width of the decoder", above=0)
-    decoder_layers: int = option(1, "layers of the decoder", above=0)
+    decoder_units: int = option(256, ">0  width of the decoder")
+    decoder_layers: int = option(1, ">0  layers of the decoder")
     attention: str = option("additive", "score of the recurrent decoder's attention", choices=SCORES)
-    decoder_dropout: float = option(0.2, "dropout rate of the decoder in training", least=0, below=1)
-    label_smoothing: float = option(
-        0.1, "the part of the target's probability that is shared among all units", least=0, below=1, metavar="X"
-    )
-    beams: int = option(
-        4, "hypotheses of the beam search that the model answers with; 1: greedy", above=0, most=LARGEST["beams"]
-    )
-    alpha: float = option(0.6, "length penalty of the beam search, 0 for none (Wu et al. 2016)", least=0)
+    decoder_dropout: float = option(0.2, ">=0 <1  dropout rate of the decoder in training")
+    label_smoothing: float = option(0.1)("""X >=0 <1  the part of the target's probability that is shared among all
+        units""")
+    beams: int = option(4, most=LARGEST["beams"])(""">0  hypotheses of the beam search that the model answers with;
+        1: greedy""")
+    alpha: float = option(0.6, ">=0  length penalty of the beam search, 0 for none (Wu et al. 2016)")
 
 
 Options = TranslateOptions  # its former name

@@ -48,11 +48,8 @@ def test_a_model_in_memory_is_an_engine_with_its_present_weights():
         engine.name = "other"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_the_old_names(tmp_path):
+def test_the_old_name_of_its_answers(tmp_path):
     folder = tiny.save(tmp_path / "m", tiny.bundle("classify"))
-    with pytest.warns(DeprecationWarning, match="open_engine is open_model now"):
-        engine = engines.open_engine(folder)
+    engine = engines.open_model(folder)
     with pytest.warns(DeprecationWarning, match="engine.answer now"):
         assert engine.predictor is engine.answer
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = engines.nothing
