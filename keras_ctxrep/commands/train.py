@@ -17,6 +17,8 @@ __all__ = ["Train", "finetune", "sweep"]
 
 DEV = 0.1  # fraction of the labelled examples that is held out, unless --dev is given
 DEV_HELP = f"labelled examples to choose the best weights by, or the fraction of --data to hold out (default: {DEV})"
+SWEEP_HELP = """train with each of these values of an option, in every combination of several options; OUT is the best
+    model, OUT/sweep has all, OUT/sweep.tsv the table"""
 Grid = Sequence | Mapping[str, Sequence]  # the values of options to try
 
 
@@ -113,10 +115,8 @@ class Train(Finetunes, Finetuning):
     callbacks: Sequence = in_python(())  # of Keras
     task_options: Options | Mapping[str, Any] | None = in_python()
     _: KW_ONLY
-    sweep: Grid | None = argument(action="extend")("""schedule [--sweep NAME=X,Y ...]  train with each of these
-        values of an option, in every combination of several options; OUT is the best model, OUT/sweep has all,
-        OUT/sweep.tsv the table""")
-    seeds: int | None = argument("""schedule [--seeds N] >0  train with N seeds each, from --seed on; combinations are
+    sweep: Grid | None = argument(f"schedule [--sweep NAME=X,Y ...]  {SWEEP_HELP}", action="extend")
+    seeds: int | None = argument("""schedule [--seeds N] >=1  train with N seeds each, from --seed on; combinations are
         compared by their mean (default: 1)""")
 
     @classmethod
