@@ -65,7 +65,7 @@ def finetune(
     begin = time.monotonic()
     with folder_of(encoder) as source, _output(out) as folder:
         recipes.finetune(data, dev, source, folder, task=task, report=report, callbacks=callbacks, **options)
-        return _opened(folder, out, time.monotonic() - begin if verbose else None)
+        return _open(folder, out, time.monotonic() - begin if verbose else None)
 
 
 def pretrain(
@@ -96,13 +96,13 @@ def pretrain(
     begin = time.monotonic()
     with _output(out) as folder:
         recipes.pretrain(family, corpus, folder, report=report, callbacks=callbacks, **options)
-        return _opened(folder, out, time.monotonic() - begin if verbose else None)
+        return _open(folder, out, time.monotonic() - begin if verbose else None)
 
 
 # ------------------------------------------------------------------------------------------------------------- details
 
 
-def _opened(folder: Path, out: str | Path | None, seconds: float | None) -> Model:
+def _open(folder: Path, out: str | Path | None, seconds: float | None) -> Model:
     """The model of a run's folder, which is temporary unless it is `out`.
 
     Args:

@@ -265,7 +265,7 @@ def printable(text: Any, longest: float = 200, keep: str = "") -> str:
     text = text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else str(text)
     if len(text) > longest:
         text = f"{text[: int(longest)]}..."
-    return _UNPRINTABLE.sub(lambda match: match[0] if match[0] in keep else _escaped(match[0]), text)
+    return _UNPRINTABLE.sub(lambda match: match[0] if match[0] in keep else _escape(match[0]), text)
 
 
 class JSONDecoder(json.JSONDecoder):
@@ -379,7 +379,7 @@ def read_yaml(text: str) -> Any:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         counts: dict[int, float] = {}
-        if _written_out(node, counts) > max(MOST_VALUES, len(counts)):
+        if _write_out(node, counts) > max(MOST_VALUES, len(counts)):
             raise ValueError(f"more than {MOST_VALUES:,} values with those that its aliases repeat")
         return loader.construct_document(node) if node else None
     except RecursionError:
@@ -389,7 +389,7 @@ def read_yaml(text: str) -> Any:
     raise ValueError(f"not YAML: {reason}")
 
 
-def _written_out(node: Any, counts: dict[int, float]) -> float:
+def _write_out(node: Any, counts: dict[int, float]) -> float:
     """How many values a node of YAML has if aliases are written out, infinitely many where it is in itself.
 
     Args:
@@ -404,11 +404,11 @@ def _written_out(node: Any, counts: dict[int, float]) -> float:
         parts = []
     else:
         parts = [part for entry in node.value for part in (entry if isinstance(entry, tuple) else [entry])]
-    counts[id(node)] = 1 + sum(_written_out(part, counts) for part in parts)
+    counts[id(node)] = 1 + sum(_write_out(part, counts) for part in parts)
     return counts[id(node)]
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return repr(character)[1:-1] if character < " " else f"\\u{ord(character):04x}"
 
 

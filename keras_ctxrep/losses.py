@@ -205,7 +205,7 @@ class TextDistillation(Configured, keras.losses.Loss):
         distances = 1 - ops.sum(teacher * student, axis=-1)  # (B,)
         (teacher, _), (student, rows) = _of_all_replicas(teacher), _of_all_replicas(student)
         differences = ops.mean(ops.square(_cosines(teacher) - _cosines(student)))
-        return distances + self.weight * _counted_once(differences, rows, ops.shape(student)[0])
+        return distances + self.weight * _count_once(differences, rows, ops.shape(student)[0])
 
 
 def _cosines(vectors):
@@ -251,10 +251,10 @@ class VectorLoss(Configured, keras.losses.Loss):
         targets = ops.reshape(targets, (-1, self.texts, 2))  # (B, texts, 2)
         scores, numbers = targets[:, 0, 0], targets[:, :, 1]
         losses = [
-            self.of_batch(scores, numbers, ops.reshape(_scaled_to_one(vectors[:, :size]), (-1, self.texts, size)))
+            self.of_batch(scores, numbers, ops.reshape(_scale_to_one(vectors[:, :size]), (-1, self.texts, size)))
             for size in (width, *self.nested)
         ]
-        loss = _counted_once(sum(losses[1:], losses[0]), rows, ops.shape(vectors)[0])
+        loss = _count_once(sum(losses[1:], losses[0]), rows, ops.shape(vectors)[0])
         return loss[None]  # Keras does not divide a scalar by the number of replicas
 
     def of_batch(self, scores, numbers, vectors) -> Any:
@@ -382,12 +382,12 @@ class CosineRegression(VectorLoss):
         return ops.mean(ops.square(ops.sum(vectors[:, 0] * vectors[:, 1], -1) - wanted))
 
 
-def _scaled_to_one(vectors):
+def _scale_to_one(vectors):
     """Vectors (..., D) of length 1; those shorter than 1e-12, of texts without words, are left as they are.
 
     `layers.sentence.unit_length` multiplies the gradient of such a vector by 1e7.
 
-    >>> [round(x, 2) for x in ops.convert_to_numpy(_scaled_to_one(ops.array([3.0, 4.0]))).tolist()]
+    >>> [round(x, 2) for x in ops.convert_to_numpy(_scale_to_one(ops.array([3.0, 4.0]))).tolist()]
     [0.6, 0.8]
     """
     squares = ops.sum(ops.square(vectors), -1, keepdims=True)
@@ -412,7 +412,7 @@ def _of_all_replicas(rows) -> tuple[Any, Any]:
     return tf.concat([gathered[:begin], rows, gathered[begin + count :]], 0), count
 
 
-def _counted_once(loss, rows, total) -> Any:
+def _count_once(loss, rows, total) -> Any:
     """A loss of all replicas whose gradients add up to its own.
 
     The step of `models.model.Model` weighs the loss of each replica by its fraction of the rows, which is right for

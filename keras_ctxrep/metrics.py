@@ -24,7 +24,7 @@ class Perplexity(keras.metrics.Mean):
 
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         loss = keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
-        super().update_state(ops.reshape(loss, (-1,)), _counted(sample_weight))
+        super().update_state(ops.reshape(loss, (-1,)), _count(sample_weight))
 
     def result(self) -> Any:
         return ops.exp(super().result())
@@ -45,7 +45,7 @@ class Accuracy(keras.metrics.SparseCategoricalAccuracy):
 
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         y_pred = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
-        super().update_state(ops.reshape(y_true, (-1,)), y_pred, _counted(sample_weight))
+        super().update_state(ops.reshape(y_true, (-1,)), y_pred, _count(sample_weight))
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -116,7 +116,7 @@ class SpanF1(keras.metrics.Metric):
         return super().get_config() | {"labels": self.labels}
 
 
-def _counted(sample_weight):
+def _count(sample_weight):
     """1 where the weight is not zero, flattened: Keras would weigh each row of a matrix by its padded length."""
     if sample_weight is None:
         return None

@@ -163,7 +163,7 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         start = self._variable_starts[self._get_variable_index(variable)]
         if not start:
             return value
-        return _mapped(lambda values: _where(self.iterations.value >= start, values), value)
+        return _map(lambda values: _where(self.iterations.value >= start, values), value)
 
     def _time(self, variable):
         """Steps since the variable's start, the present one included."""
@@ -225,13 +225,13 @@ class LAMB(AdamW):
         m, v = self._momentums[index], self._velocities[index]
         self.assign_add(m, (1 - self.beta_1) * (gradient - m))
         self.assign_add(v, (1 - self.beta_2) * (tf.square(gradient) - v))
-        self.assign_sub(variable, rate * self._scaled(m, v, variable, variable))
+        self.assign_sub(variable, rate * self._scale(m, v, variable, variable))
 
     def _row_step(self, gradient, variable, rows):
         mean, square = self._row_averages(gradient, variable, rows)
-        return self._scaled(mean, square, variable, tf.gather(variable, rows))
+        return self._scale(mean, square, variable, tf.gather(variable, rows))
 
-    def _scaled(self, mean, square, variable, values):
+    def _scale(self, mean, square, variable, values):
         """The step of some values of a variable, from the averages of their gradients, times the ratio of norms."""
         time = self._time(variable)
         beta_1, beta_2 = (ops.cast(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))
@@ -276,7 +276,7 @@ class Adagrad(_ByRows, keras.optimizers.Adagrad):
         self.clip, self.gradient_scale = clip, gradient_scale
 
     def update_step(self, gradient, variable, learning_rate) -> None:
-        super().update_step(_mapped(lambda values: values * self.gradient_scale, gradient), variable, learning_rate)
+        super().update_step(_map(lambda values: values * self.gradient_scale, gradient), variable, learning_rate)
 
     def _row_step(self, gradient, variable, rows):
         a = self._accumulators[self._get_variable_index(variable)]
@@ -342,18 +342,18 @@ class RowwiseAdagrad(_ByRows, keras.optimizers.Optimizer):
         ]
 
     def update_step(self, gradient, variable, learning_rate) -> None:
-        gradient = _mapped(lambda values: values * self.gradient_scale, gradient)
+        gradient = _map(lambda values: values * self.gradient_scale, gradient)
         if isinstance(gradient, tf.IndexedSlices):
             return super().update_step(gradient, variable, learning_rate)
         a = self._accumulators[self._get_variable_index(variable)]
         self.assign_add(a, _row_means(gradient))
-        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * self._scaled(gradient, a))
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * self._scale(gradient, a))
 
     def _row_step(self, gradient, variable, rows):
         a = self._accumulators[self._get_variable_index(variable)]
-        return self._scaled(gradient, self._set_rows(a, rows, tf.gather(a.value, rows) + _row_means(gradient)))
+        return self._scale(gradient, self._set_rows(a, rows, tf.gather(a.value, rows) + _row_means(gradient)))
 
-    def _scaled(self, gradient, accumulated):
+    def _scale(self, gradient, accumulated):
         divisor = ops.sqrt(accumulated) + self.epsilon
         return gradient / ops.reshape(divisor, (-1, *[1] * (len(gradient.shape) - 1)))
 
@@ -381,7 +381,7 @@ class LossScale(keras.optimizers.LossScaleOptimizer):
         def unscaled(values):
             return None if values is None else values / ops.cast(scale, values.dtype)
 
-        self.inner_optimizer.apply([_mapped(unscaled, gradient) for gradient in grads], trainable_variables)
+        self.inner_optimizer.apply([_map(unscaled, gradient) for gradient in grads], trainable_variables)
         grows = ops.equal(self.step_counter, self.dynamic_growth_steps - 1)
         self.step_counter.assign(ops.where(grows, 0, self.step_counter + 1))
         self.dynamic_scale.assign(ops.where(grows, 2 * scale, scale))
@@ -422,7 +422,7 @@ def _of_layer(values, variable, default):
     return next((values[name] for name in variable.path.split("/")[:-1] if name in values), default)
 
 
-def _mapped(function, gradient):
+def _map(function, gradient):
     """A function of a gradient, of which it may have only some rows."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)

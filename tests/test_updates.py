@@ -8,6 +8,7 @@ import pytest
 
 import keras_ctxrep as ctx
 from keras_ctxrep import places, recipes, saving, updates, zoo
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.text.bundle import Bundle
 from tests import tiny
 
@@ -18,9 +19,9 @@ TEXTS = ["the cats fell", "rain", "she had a cat"]
 @pytest.fixture
 def published(tmp_path, monkeypatch):
     """The name of an encoder that comes with the package."""
-    monkeypatch.setattr(places, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(places, "SHIPPED", tmp_path / "weights")
     name = "bert_3_384_12/books_wiki_en"
-    tiny.save(tmp_path / "shipped" / name, tiny.bundle("embed"))
+    tiny.save(tmp_path / "weights" / name, tiny.bundle("embed"))
     return name
 
 
@@ -62,7 +63,7 @@ def test_whole_again_when_it_is_saved_and_converted(tuned, published, tmp_path, 
     expected = probabilities(small)
     small.save(tmp_path / "whole")
     small.tflite(tmp_path / "small.tflite")
-    shutil.rmtree(tmp_path / "shipped")
+    shutil.rmtree(tmp_path / "weights")
     whole = ctx.load(tmp_path / "whole")
     assert "base" not in json.loads((tmp_path / "whole" / "bundle.json").read_text())
     np.testing.assert_array_equal(probabilities(whole), expected)
@@ -135,6 +136,21 @@ def test_another_encoder_than_it_was_made_over(tuned, published, tmp_path):
     with pytest.raises(ValueError, match="not a file of changes"):
         updates.read(folder)
     assert Bundle("bert", "embed", {}, 8).base == {}
+
+
+def test_the_command(tuned, published, tmp_path, capsys):
+    assert main(["convert", str(tuned), "--to", "changes", "--rank", "2", "--out", str(tmp_path / "small")]) == 0
+    assert f"small: classify over {published}: 0.0" in capsys.readouterr().out
+    expected, found = probabilities(ctx.load(tuned)), probabilities(ctx.load(tmp_path / "small"))
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+    named = ["--base", published, "--out", str(tmp_path / "named")]
+    assert main(["convert", str(tuned), "--to", "changes", *named]) == 0
+    (tuned / "run.json").unlink()
+    assert main(["convert", str(tuned), "--to", "changes", "--out", str(tmp_path / "none")]) == 1
+    assert "no record of the encoder that it was trained from; name it by --base" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["convert", str(tuned), "--to", "huggingface", *named])
+    assert "--base is for --to changes" in capsys.readouterr().err
 
 
 def test_over_another_encoder(tuned, published, tmp_path):

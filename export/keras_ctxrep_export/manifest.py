@@ -67,8 +67,8 @@ def check(folder: str | Path) -> dict[str, int]:
     Raises:
         ValueError: there is no manifest, or a file, a signature or an output, which is named, is not as it says.
     """
-    with _opened(Path(folder)) as content:
-        return _replayed(Path(folder), content)
+    with _open(Path(folder)) as content:
+        return _replay(Path(folder), content)
 
 
 def check_loaded(folder: str | Path) -> None:
@@ -84,13 +84,13 @@ def check_loaded(folder: str | Path) -> None:
     """
     if not (Path(folder) / NAME).is_file():
         return
-    with _opened(Path(folder)) as content:
+    with _open(Path(folder)) as content:
         names = {name: digest for name, digest in content["files"].items() if name.startswith(LOADED)}
         _check_files(Path(folder), names)
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[dict]:
+def _open(folder: Path) -> Iterator[dict]:
     """The manifest of a folder; errors of keys and types in the block are of a damaged one."""
     try:
         content = read_json((folder / NAME).read_bytes())
@@ -117,7 +117,7 @@ def _check_files(folder: Path, files: Mapping[str, str]) -> None:
             raise ValueError(f"{printable(path)}: {state}; copy the whole folder again, or export again")
 
 
-def _replayed(folder: Path, content: dict) -> dict[str, int]:
+def _replay(folder: Path, content: dict) -> dict[str, int]:
     """What `check` gives for a manifest."""
     _check_files(folder, content["files"])
     if described(folder) != content["signatures"]:

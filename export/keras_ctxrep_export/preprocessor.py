@@ -63,11 +63,11 @@ class Preprocessor(keras.layers.Layer):
             raise ValueError(f"the input has {names}: give text, and pair or marks if there are any")
         single = tensors["text"].shape.rank == 0
         inputs = self.features(**{name: tensor[None] if single else tensor for name, tensor in tensors.items()})
-        inputs = {name: self._sized(name, tensor) for name, tensor in inputs.items()}
+        inputs = {name: self._size(name, tensor) for name, tensor in inputs.items()}
         inputs = {name: tensor[0] if single else tensor for name, tensor in inputs.items()}
         return keras.utils.pack_x_y_sample_weight(inputs, y, sample_weight)
 
-    def _sized(self, name, tensor):
+    def _size(self, name, tensor):
         """With `length` tokens in every row."""
         if self.length is None or name == "marks":
             return tensor

@@ -76,7 +76,7 @@ def _blocks(
         ends += tf.strings.length(block)
         if letters <= 1000:  # as many repetitions as RE2 takes; seven times as quick for a word of millions of letters
             block = tf.strings.regex_replace(block, f"([0-9A-Za-z]{{{letters}}})[0-9A-Za-z]+", r"\1")
-        short, complete = _kept(tf.strings.join([short, block]), casing, words, letters, lines)
+        short, complete = _keep(tf.strings.join([short, block]), casing, words, letters, lines)
         return short, ends, complete | (ends == sizes), tf.minimum(2 * size, _LARGEST)
 
     start = tf.zeros_like(texts), tf.zeros_like(sizes), tf.zeros_like(sizes, tf.bool), tf.constant(_BLOCK)
@@ -105,7 +105,7 @@ def _whole_characters(blocks: tf.Tensor) -> tf.Tensor:
     return tf.strings.substr(blocks, tf.zeros_like(size), tf.maximum(size - missing, 0))
 
 
-def _kept(texts: tf.Tensor, casing: Casing, words: tf.Tensor, letters: int, lines: bool) -> tuple[tf.Tensor, tf.Tensor]:
+def _keep(texts: tf.Tensor, casing: Casing, words: tf.Tensor, letters: int, lines: bool) -> tuple[tf.Tensor, tf.Tensor]:
     """What matters for the first words of texts, and whether more words than these are there."""
     rules = character_rules(*casing)
     accents = rules.vanishing & (rules.rank != 0) if casing.strip_accents else rules.vanishing

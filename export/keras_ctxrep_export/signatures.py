@@ -67,7 +67,7 @@ class Signatures(tf.Module):
 
         @tf.function(autograph=False, input_signature=[self._spec(name) for name in names])
         def text(*inputs):
-            return _with_errors(*answers(self.bundle, self.features, ids, _checked(names, inputs)))
+            return _with_errors(*answers(self.bundle, self.features, ids, _check(names, inputs)))
 
         return text
 
@@ -80,7 +80,7 @@ class Signatures(tf.Module):
 
         @tf.function(autograph=False, input_signature=[self._spec("text")])
         def embed(text):
-            inputs = self.features.plain(**_checked(["text"], [text]))
+            inputs = self.features.plain(**_check(["text"], [text]))
             outputs: Any = encoder({name: inputs[name] for name in encoder.input}, training=False)
             layers = tf.stack([tf.cast(layer, tf.float32) for layer in outputs["layers"]], 1)  # (B, N, T, D)
             mixed = tf.reduce_mean(layers, 1) if weights is None else gamma * tf.tensordot(layers, weights, [[1], [0]])
@@ -98,13 +98,13 @@ class Signatures(tf.Module):
 
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
         def over_examples(inputs):
-            (examples,) = _checked(["inputs"], [inputs]).values()
-            answers = text(*self._parsed(examples, names))
+            (examples,) = _check(["inputs"], [inputs]).values()
+            answers = text(*self._parse(examples, names))
             return task.example_answers_in_graph(self.bundle, answers)
 
         return over_examples
 
-    def _parsed(self, examples: tf.Tensor, names: Sequence[str]) -> list[tf.Tensor]:
+    def _parse(self, examples: tf.Tensor, names: Sequence[str]) -> list[tf.Tensor]:
         """The features of serialized tf.Examples that have the names of inputs.
 
         A data set parses them, since it can drop what does not parse, and the signature say what is wrong with it.
@@ -140,7 +140,7 @@ def _with_errors(outputs: dict[str, tf.Tensor], read: tf.Tensor) -> dict[str, tf
     return blank | {"error": tf.where(read, "", NO_WORDS)}
 
 
-def _checked(names: Sequence[str], inputs: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+def _check(names: Sequence[str], inputs: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
     """A signature's inputs by name; of the right rank, which servers do not check, and of the same number of rows."""
     tensors = [tf.ensure_shape(tensor, tensor.shape) for tensor in inputs]
     if len(tensors) > 1:

@@ -98,7 +98,7 @@ class WordOps(tf.Module):
         inputs = self._inputs(*(rows[:, : self.max_length] for rows in self._strings(text, words)))
         if marks is not None:
             lengths = tf.reduce_sum(inputs["mask"], 1)
-            inputs["marks"] = _marked(*words.spans(), marks, lengths)
+            inputs["marks"] = _mark(*words.spans(), marks, lengths)
         number = tf.range(tf.shape(inputs["mask"])[1])
         return Sentences(inputs, tf.where(inputs["mask"] > 0, number, -1), words.dense(self.max_length))
 
@@ -245,7 +245,7 @@ class PieceOps(tf.Module):
 
     def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """The input of an encoder alone."""
-        pieces = self._cut(self._split(self._shortened(text, self.max_length)), self.max_length)[0].merge_dims(1, 2)
+        pieces = self._cut(self._split(self._shorten(text, self.max_length)), self.max_length)[0].merge_dims(1, 2)
         return self._rows(pieces[:, : self.max_length - 2])
 
     def ids(self, text: tf.Tensor) -> tf.RaggedTensor:
@@ -305,7 +305,7 @@ class PieceOps(tf.Module):
         """The positions of the pieces that spans of characters are, int32 (B, M, 2)."""
         ids, start, end = cut
         pieces = ids.merge_dims(1, 2)
-        return _marked(pieces.with_values(start), pieces.with_values(end), marks, lengths, 1)
+        return _mark(pieces.with_values(start), pieces.with_values(end), marks, lengths, 1)
 
     def _with_marks(self, inputs: dict[str, tf.Tensor], spans: tf.Tensor) -> dict[str, tf.Tensor]:
         """The model's input with the marked spans of the first text, as "marks" or in the second segment."""
@@ -319,7 +319,7 @@ class PieceOps(tf.Module):
 
     def windows(self, questions: tf.Tensor, contexts: tf.Tensor, stride: int) -> Windows:
         """`WordPieceFeatures.windows` for a batch."""
-        questions = self._shortened(questions, self.max_question)
+        questions = self._shorten(questions, self.max_question)
         question = self._cut(self._split(questions), self.max_question)[0].merge_dims(1, 2)[:, : self.max_question]
         room = self.max_length - 3 - question.row_lengths()
         words = self._split(contexts)
@@ -336,7 +336,7 @@ class PieceOps(tf.Module):
     def _split(self, texts: tf.Tensor) -> Words:
         return split(texts, *self.pieces.casing)
 
-    def _shortened(self, texts: tf.Tensor, words: tf.Tensor | int) -> tf.Tensor:
+    def _shorten(self, texts: tf.Tensor, words: tf.Tensor | int) -> tf.Tensor:
         """Texts with so many first words, of which each has at least one piece."""
         return shortened(texts, self.pieces.casing, words, WordPiece.MAX_WORD + 1)
 
@@ -350,7 +350,7 @@ class PieceOps(tf.Module):
         words = tf.fill(tf.shape(text), tf.constant(self.max_length, tf.int64))
         if self.max_length % 2 == 0:
             words = tf.where(tf.minimum(*sizes) > size, tf.maximum(*sizes), size)
-        return text if marks else self._shortened(text, words), self._shortened(pair, words)
+        return text if marks else self._shorten(text, words), self._shorten(pair, words)
 
     def _cut(self, words: Words, most: int | None = None) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         """The pieces of each text's first `most` words, (B, ragged, ragged); if of all, where each begins and ends."""
@@ -409,7 +409,7 @@ class TokenOps(tf.Module):
     def ids(self, text: tf.Tensor) -> Any:
         """`TokenFeatures.prompt` of each text, int32 (B, ragged)."""
         lines = _lines(text)
-        return lines.with_values(self._marked(self._split(lines.values)[0])).merge_dims(1, 2)
+        return lines.with_values(self._mark(self._split(lines.values)[0])).merge_dims(1, 2)
 
     def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """The input of an encoder alone."""
@@ -432,17 +432,17 @@ class TokenOps(tf.Module):
         position = _last_tokens(lines, ids, last, words)
         read = position < self.max_length
         number = tf.where(read.values, tf.ragged.range(position.row_lengths()).values, -1)
-        rows = lines.with_values(self._marked(ids)).merge_dims(1, 2)
+        rows = lines.with_values(self._mark(ids)).merge_dims(1, 2)
         starts = tf.ragged.boolean_mask(position, read)
         inputs = self._inputs(rows, starts)
         if marks is not None:  # a line stands behind those before it and one character after each
             characters = _before(lines.with_values(1 + tf.strings.length(lines.values, "UTF8_CHAR")))
             shift = tf.gather(characters, row_numbers(ids))
             begins, limits = (
-                lines.with_values(self._marked(ids.with_values(edge + shift), 0)).merge_dims(1, 2)
+                lines.with_values(self._mark(ids.with_values(edge + shift), 0)).merge_dims(1, 2)
                 for edge in (start, end)
             )
-            inputs["marks"] = _marked(begins, limits, marks, tf.reduce_sum(inputs["mask"], 1))
+            inputs["marks"] = _mark(begins, limits, marks, tf.reduce_sum(inputs["mask"], 1))
         whole = split(text) if self.pieces is None else self.pieces._split(text)
         return Sentences(inputs, padded(position.with_values(tf.cast(number, tf.int32)), -1), whole.dense())
 
@@ -463,7 +463,7 @@ class TokenOps(tf.Module):
         read = (sizes > 0) & (ends < self.max_length)
         number = tf.where(read, tf.cumsum(tf.cast(read, tf.int32), 1) - 1, -1)
         lengths = tf.cast(tf.reduce_sum(sizes + spaces, 1), tf.int64)
-        rows = self._marked(ragged.from_row_lengths(ids.values, lengths, validate=False))
+        rows = self._mark(ragged.from_row_lengths(ids.values, lengths, validate=False))
         inputs = self._inputs(rows, tf.ragged.boolean_mask(ends, read))
         if marks is not None:
             position = tf.range(shape[1])
@@ -482,7 +482,7 @@ class TokenOps(tf.Module):
         ids = self.ids(text)[:, 1:]
         example, begin, size = _windows(ids.row_lengths(), self.max_length - 1, stride)
         begin += tf.gather(ids.row_starts(), example)
-        rows = self._marked(tf.gather(ids.values, tf.ragged.range(begin, begin + size)))
+        rows = self._mark(tf.gather(ids.values, tf.ragged.range(begin, begin + size)))
         return TextWindows(self._inputs(rows), example, begin, size)
 
     def token_spans(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.RaggedTensor]:
@@ -492,7 +492,7 @@ class TokenOps(tf.Module):
         """
         lines, words = _lines(text), split(text) if self.pieces is None else self.pieces._split(text)
         ids, _, _, last, of_line = self._split(lines.values)
-        rows = lines.with_values(self._marked(ids)).merge_dims(1, 2)[:, 1:]
+        rows = lines.with_values(self._mark(ids)).merge_dims(1, 2)[:, 1:]
         last = _last_tokens(lines, ids, last, of_line)
         at = tf.gather(rows.row_starts(), row_numbers(last)) + tf.cast(last.values, tf.int64) - 1
         ended = tf.scatter_nd(at[:, None], tf.ones_like(at), [tf.size(rows.values, tf.int64)])
@@ -523,7 +523,7 @@ class TokenOps(tf.Module):
         ids = characters.with_values(self.table.lookup(characters.values))
         return ids, start, start + 1, words.spans()[1].values, words.numbers
 
-    def _marked(self, rows: Any, mark: int | None = None) -> Any:
+    def _mark(self, rows: Any, mark: int | None = None) -> Any:
         """Rows with a mark before each, int32 (L, ragged)."""
         return tf.concat([tf.fill([rows.nrows(), 1], self.end if mark is None else mark), rows], 1)
 
@@ -548,7 +548,7 @@ class PairOps(tf.Module):
             self.first = GRAPH_SIDES[bundle.family](replace(alone, max_length=prepared.max_question))
 
     def __call__(self, text: tf.Tensor, pair: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._joined(self.first.plain(text), self.one.plain(pair))
+        return self._join(self.first.plain(text), self.one.plain(pair))
 
     def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """The input of an encoder alone."""
@@ -564,9 +564,9 @@ class PairOps(tf.Module):
         asked = {name: tf.gather(ids, parts.example) for name, ids in self.first.plain(questions).items()}
         first = tf.fill(tf.shape(parts.size), tf.constant(1 + self.before, tf.int64))
         spans = self.one.token_spans(contexts)
-        return Windows(self._joined(asked, parts.inputs), parts.example, first, parts.size, parts.begin, *spans)
+        return Windows(self._join(asked, parts.inputs), parts.example, first, parts.size, parts.begin, *spans)
 
-    def _joined(self, text: dict[str, tf.Tensor], pair: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def _join(self, text: dict[str, tf.Tensor], pair: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return text | {PAIR + name: ids for name, ids in pair.items()}
 
 
@@ -650,7 +650,7 @@ def _truncated_pair(first: tf.RaggedTensor, second: tf.RaggedTensor, room: int) 
     ]
 
 
-def _marked(
+def _mark(
     start: tf.RaggedTensor, end: tf.RaggedTensor, marks: tf.Tensor, lengths: tf.Tensor, first: int = 0
 ) -> tf.Tensor:
     """`features.tokens_in_span` for a batch: int32 (B, M, 2), the first token of each span and the one after its last.

@@ -159,9 +159,9 @@ class Flags:
                     )
                 continue
             action.required = False
-            self.parser.set_defaults(**{name: self._configured(action, f"{path}: {name}", value)})
+            self.parser.set_defaults(**{name: self._configure(action, f"{path}: {name}", value)})
 
-    def _configured(self, action: argparse.Action, name: str, value: Any) -> Any:
+    def _configure(self, action: argparse.Action, name: str, value: Any) -> Any:
         """A value of a configuration file as the default of an argument; argparse parses strings."""
         by_argparse, entry = action.nargs is None and action.type not in (None, str), self._fields[action.dest]
         if not entry.metadata.get("argument"):

@@ -121,7 +121,7 @@ def _foreign(group: Group, own: Flags) -> dict[str, dict[str, Any]]:
     return {name: owners for name, owners in options.items() if name not in own.defaults()}
 
 
-def _made(args: argparse.Namespace) -> Command:
+def _make(args: argparse.Namespace) -> Command:
     """The command of the arguments."""
     values = given(args)
     if "family" not in args.declared.__dataclass_fields__:
@@ -196,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = _parse(argv)
         _check_files(args)
         _find_published(args)
-        command = _made(args)
+        command = _make(args)
         if command.needs_tensorflow():
             start_tensorflow()
         config = getattr(args, "config", None) or ""

@@ -34,7 +34,7 @@ class Answering(Command[Iterator[tuple[str, Any]]]):
         raise NotImplementedError
 
     def run(self) -> Iterator[tuple[str, Any]]:
-        return self._answered(self.open())
+        return self._answer(self.open())
 
     def show(self, result: Iterator[tuple[str, Any]]) -> None:
         for text, answer in result:
@@ -45,7 +45,7 @@ class Answering(Command[Iterator[tuple[str, Any]]]):
             if self._text is None and not self._typed:
                 print_line(f"# {text}")
             for line in lines:
-                print_line(_clipped(line))
+                print_line(_clip(line))
 
     @property
     def _text(self) -> str | None:
@@ -55,13 +55,13 @@ class Answering(Command[Iterator[tuple[str, Any]]]):
     def _typed(self) -> bool:
         return self.input in (None, "-") and sys.stdin.isatty()
 
-    def _answered(self, answer: Callable[[list[str]], Iterable[Any]]) -> Iterator[tuple[str, Any]]:
+    def _answer(self, answer: Callable[[list[str]], Iterable[Any]]) -> Iterator[tuple[str, Any]]:
         if self._text is not None:
             if not self._text.strip():
                 raise ValueError("the text is empty")
             yield from zip([self._text], answer([self._text]), strict=True)
             return
-        texts = filter(str.strip, self._prompted() if self._typed else read_sentences(self.input or "-"))
+        texts = filter(str.strip, self._prompt() if self._typed else read_sentences(self.input or "-"))
         count = 0
         while part := list(islice(texts, 1 if self._typed else 64)):
             count += len(part)
@@ -74,7 +74,7 @@ class Answering(Command[Iterator[tuple[str, Any]]]):
         if not count and not self._typed:
             raise ValueError(f"{self.input or 'standard input'}: no text in it")
 
-    def _prompted(self) -> Iterator[str]:
+    def _prompt(self) -> Iterator[str]:
         """Lines that are typed, to the end of the input."""
         while True:
             print(f"{type(self).__name__.lower()}> ", end="", file=sys.stderr, flush=True)
@@ -84,7 +84,7 @@ class Answering(Command[Iterator[tuple[str, Any]]]):
             yield line.rstrip("\r\n")
 
 
-def _clipped(line: str) -> str:
+def _clip(line: str) -> str:
     """A line on one line of the terminal; elsewhere it is whole."""
     line = printable(line.replace("\t", " ").replace("\n", " "), float("inf"))
     width = shutil.get_terminal_size().columns

@@ -171,12 +171,12 @@ def function(command: Callable[P, _Runs[R]], name: str) -> Callable[P, R]:
         return kind(**values | signature.bind_partial(*args, **given).arguments).run()
 
     recipe.__name__ = recipe.__qualname__ = name
-    recipe.__doc__ = _documented(kind, signature)
+    recipe.__doc__ = _document(kind, signature)
     vars(recipe)["__signature__"] = signature.replace(return_annotation=inspect.signature(kind.run).return_annotation)
     return recipe  # pyright: ignore[reportReturnType]
 
 
-def _documented(kind: type[Command], signature: inspect.Signature) -> str:
+def _document(kind: type[Command], signature: inspect.Signature) -> str:
     """The docstring of a command with what each of its fields is."""
     helps = {entry.name: entry.metadata.get("help") for entry in fields(kind)}
     listed = "\n".join(f"    {name}: {helps[name]}" for name in signature.parameters if helps[name])

@@ -2,6 +2,7 @@
 
 import importlib
 from dataclasses import dataclass
+from pathlib import Path
 
 from keras_ctxrep.commands.command import Command, Usage, argument, function
 from keras_ctxrep.commands.printing import print_line, print_report
@@ -11,7 +12,7 @@ __all__ = ["Convert", "convert"]
 
 READ = ("allennlp", "google", "huggingface", "kerashub", "vectors")
 WORD_VECTORS = ("word2vec", "word2vec-binary", "fasttext")
-WRITTEN = ("allennlp", "huggingface", "kerashub", *WORD_VECTORS)
+WRITTEN = ("allennlp", "changes", "huggingface", "kerashub", *WORD_VECTORS)
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Convert(Command[str]):
       kerashub     a preset of KerasHub, by its folder or name: BERT
       vectors      word2vec text and binary, GloVe, fastText .vec and .bin: static word vectors, read
       word2vec, word2vec-binary, fasttext (.bin)                       static word vectors, written
+      changes      what fine-tuning changed of a published encoder, in a megabyte; it is loaded with that encoder
 
     Returns: a summary of the model.
 
@@ -42,6 +44,10 @@ class Convert(Command[str]):
     out: AnyPath = argument("--out FOLDER  the folder to write; of word vectors the file")
     source_format: str | None = argument("[--from]  the format that is read", choices=READ)
     target_format: str | None = argument("[--to]  the format that is written", choices=WRITTEN)
+    base: str | None = argument(
+        "[--base NAME]  changes: the published encoder (default: the one that it was trained from)"
+    )
+    rank: int = argument("[--rank N] >=1  changes: of the differences of matrices; that of --lora loses nothing", 16)
     pairs: bool = argument("[--pairs]  huggingface: the classifier reads pairs, which its files do not record")
 
     def __post_init__(self):
@@ -51,6 +57,8 @@ class Convert(Command[str]):
             raise Usage(f"{formats}: give either --from or --to")
         if self.pairs and self.source_format != "huggingface":
             raise Usage("--pairs is for --from huggingface")
+        if self.base is not None and self.target_format != "changes":
+            raise Usage("--base is for --to changes")
 
     def main(self) -> None:
         from keras_ctxrep.zoo.folders import warnings_reported
@@ -70,6 +78,8 @@ class Convert(Command[str]):
             vectors.write(self.out, model, bundle, self.target_format)
             return f"{len(bundle.vocab) - 1:,} words of {bundle.config['width']} dimensions"
         check_folder(self.out)
+        if self.target_format == "changes":
+            return self._changes(Path(zoo.find(self.source)))
         converter = importlib.import_module(f"keras_ctxrep.convert.{self.source_format or self.target_format}")
         if self.source_format:
             model, bundle = converter.read(self.source, **({"pairs": True} if self.pairs else {}))
@@ -83,6 +93,20 @@ class Convert(Command[str]):
         if "heads" in bundle.config:
             return bert.summary(model, bundle)
         return f"{bundle.task}: {model.count_params() / 1e6:.1f} million weights"
+
+    def _changes(self, source: Path) -> str:
+        from keras_ctxrep import saving
+        from keras_ctxrep.text.artifacts import UPDATES
+        from keras_ctxrep.training import history
+        from keras_ctxrep.zoo.folders import name_of
+
+        trained_from = history.record(source).get("arguments", {}).get("encoder")
+        base = self.base or (trained_from and name_of(trained_from))
+        if base is None:
+            raise ValueError(f"{source}: no record of the encoder that it was trained from; name it by --base")
+        model, bundle = saving.load(source)
+        saving.save_changes(self.out, model, bundle, base, self.rank)
+        return f"{bundle.task} over {base}: {(Path(self.out) / UPDATES).stat().st_size / 1e6:.2f} MB"
 
     def show(self, result: str) -> None:
         print_line(f"{self.out}: {result}")

@@ -109,7 +109,7 @@ class Embed(options.Embedding, Command[int]):
                 if self.layers == "pooled":
                     array = pooled
                 else:
-                    array = _selected(layers if numbers is None else layers[numbers], str(self.layers), weights, gamma)
+                    array = _select(layers if numbers is None else layers[numbers], str(self.layers), weights, gamma)
                 write(str(count), array.astype(self.dtype))
                 count += 1
                 self.progress(count)
@@ -157,7 +157,7 @@ def _layer_numbers(text: str, count: int) -> list[int]:
     return [number % count for number in numbers]
 
 
-def _selected(vectors: "np.ndarray", layers: str, weights: "np.ndarray | None", gamma: float) -> "np.ndarray":
+def _select(vectors: "np.ndarray", layers: str, weights: "np.ndarray | None", gamma: float) -> "np.ndarray":
     """The array that `embed` writes of a sentence's layers (N, T, D)."""
     import numpy as np
 

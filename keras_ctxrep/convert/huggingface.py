@@ -334,16 +334,16 @@ def _config_json(bundle: Bundle, config: bert.Config, name: str) -> dict[str, An
 
 def _tensors(folder: Path) -> tuple[Path, dict[str, StoredTensor]]:
     """The weight file, or the index of its shards, and the tensors, whose values are not read yet."""
-    for name, read_file in ((WEIGHTS, _safetensors), (PICKLED, _pickled)):
+    for name, read_file in ((WEIGHTS, _safetensors), (PICKLED, _refuse_pickle)):
         path, index = folder / name, folder / f"{name}.index.json"
         if path.is_file():
             return path, read_file(_whole(path))
         if index.is_file():
-            return index, _sharded(index, read_file)
+            return index, _read_shards(index, read_file)
     raise ValueError(f"{folder}: no {WEIGHTS} in it, and no {PICKLED}; nor {WEIGHTS}.index.json, of shards")
 
 
-def _sharded(index: Path, read_file: Callable[[Path], dict[str, StoredTensor]]) -> dict[str, StoredTensor]:
+def _read_shards(index: Path, read_file: Callable[[Path], dict[str, StoredTensor]]) -> dict[str, StoredTensor]:
     shard_of = {name: str(file) for name, file in SourceOptions(index).get("weight_map", dict).items()}
     files = sorted(set(shard_of.values()))
     for file in files:
@@ -390,7 +390,7 @@ def _safetensors(path: Path) -> dict[str, StoredTensor]:
         raise ValueError(f"{path}: not a whole safetensors file; copy it again: {error}") from None
 
 
-def _pickled(path: Path) -> dict[str, StoredTensor]:
+def _refuse_pickle(path: Path) -> dict[str, StoredTensor]:
     """The tensors of a PyTorch file, read without executing code in it."""
     try:
         torch = package("torch", "torch")

@@ -46,7 +46,7 @@ def write_report(figures: dict, path: str | Path) -> None:
         bars=_picture(lambda axes: _bars(axes, tagging["methods"]), (7, 2.4)),
         sizes=f"{tagging['sizes']['train']:,} messages to learn from, {tagging['sizes']['test']:,} to test on",
         methods=html_table([["", "F1", "95% interval", "precision", "recall"], *_methods(tagging["methods"])]),
-        examples="".join(f"<li>{_marked(example)}</li>" for example in figures["examples"]),
+        examples="".join(f"<li>{_mark(example)}</li>" for example in figures["examples"]),
         senses=_image((path.parent / "bank.svg").read_bytes()),
         neighbours="".join(map(_neighbours, figures["senses"]["queries"])),
         engines=html_table(compare.engines_table(engines["rows"])),
@@ -76,7 +76,7 @@ def _methods(methods: dict) -> Iterator[list[str]]:
         yield [name, f"{entry['span_f1']:.1%}", "{:.1%} to {:.1%}".format(*entry["interval"]), precision, recall]
 
 
-def _marked(example: Sequence[tuple[str, str]]) -> str:
+def _mark(example: Sequence[tuple[str, str]]) -> str:
     """A message with its predicted entities marked."""
     parts, at = [], 0
     for kind, first, last in [*entities([tag for _, tag in example]), ("", len(example), len(example))]:

@@ -291,7 +291,7 @@ class _Rest:
         except _Refused:  # other servers have no metadata; a request will say what is wrong
             return None
         try:
-            signatures = _parsed(content)["metadata"]["signature_def"]["signature_def"]
+            signatures = _parse(content)["metadata"]["signature_def"]["signature_def"]
             inputs = {name: tuple({**each["inputs"]}) for name, each in signatures.items()}
         except (ValueError, KeyError, TypeError, AttributeError):
             raise _strange(url, content, "signatures are needed") from None
@@ -300,7 +300,7 @@ class _Rest:
     def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         content = self._send(f"{self.model_url}:predict", self.request(batch).encode("utf-8", "replace"))
         try:
-            return _outputs(_parsed(content), _count(batch))
+            return _outputs(_parse(content), _count(batch))
         except ValueError as error:
             raise _strange(self.url, content, error) from None
 
@@ -344,7 +344,7 @@ def _count(batch: Batch) -> int:
     return len(next(iter(batch.values())))
 
 
-def _parsed(content: bytes) -> Any:
+def _parse(content: bytes) -> Any:
     """JSON; NaN and infinity, which Python reads, are none."""
 
     def no_json(name: str):
@@ -369,7 +369,7 @@ def _outputs(answer: Any, count: int) -> dict[str, np.ndarray]:
 def _refusal(status: int, content: bytes, reason: str, model: str) -> str:
     """What a server says about a request it refused."""
     try:
-        content = _parsed(content)["error"]
+        content = _parse(content)["error"]
     except (ValueError, KeyError, TypeError):
         content = content.strip() or reason.encode("utf-8", "replace")
     missing = f"no model {model!r} (or not this version of it) on this server: " if status == 404 else ""

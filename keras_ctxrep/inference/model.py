@@ -72,7 +72,7 @@ class Model:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """A SavedModel or a .tflite file is pickled by its path, so that a worker of Spark or Beam opens it once."""
-        return (_loaded_once, (self.engine.path,)) if self.engine.exported else super().__reduce_ex__(protocol)
+        return (_load_once, (self.engine.path,)) if self.engine.exported else super().__reduce_ex__(protocol)
 
     # ----------------------------------------------------------------------------------------------------- answers
 
@@ -113,7 +113,7 @@ class Model:
         with predictor.unread.warning():
             if isinstance(texts, str):
                 return predictor([texts], None if pairs is None else [pairs], None if marks is None else [marks])[0]
-            return predictor(_listed(texts), pairs, marks)
+            return predictor(_list(texts), pairs, marks)
 
     def encode(
         self,
@@ -145,7 +145,7 @@ class Model:
         """
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: at least 1")
-        listed = check_texts([texts] if isinstance(texts, str) else _listed(texts))
+        listed = check_texts([texts] if isinstance(texts, str) else _list(texts))
         parts, read, cut, together = [], [], 0, max(TOGETHER, batch_size)
         with self.unread.warning(), _bar(len(listed), show_progress) as bar:
             for begin in range(0, len(listed), together):
@@ -183,7 +183,7 @@ class Model:
             ValueError: an engine that has no vectors.
         """
         with self.unread.warning():
-            return self.engine.encode(check_texts(_listed(texts)), batch_size=batch_size)
+            return self.engine.encode(check_texts(_list(texts)), batch_size=batch_size)
 
     def similarity(self, a: Any, b: Any) -> np.ndarray:
         """The cosine of each vector of `a` and each of `b`; of a vector of zeros it is 0.
@@ -426,7 +426,7 @@ def load(name: str | Path, threads: int | None = None, engine: str = KERAS) -> M
 
 
 @lru_cache(4)
-def _loaded_once(path: Path) -> Model:
+def _load_once(path: Path) -> Model:
     return load(path)
 
 
@@ -460,7 +460,7 @@ def _generation(options: dict[str, Any]) -> Generation:
     return Generation(**options)
 
 
-def _listed(texts: Any) -> Any:
+def _list(texts: Any) -> Any:
     """Texts of a generator, a set or another iterable as a list; others as they are."""
     as_it_is = isinstance(texts, str | bytes | bytearray | Mapping | Sequence) or hasattr(texts, "__array__")
     return list(texts) if isinstance(texts, Iterable) and not as_it_is else texts

@@ -229,7 +229,7 @@ class _Application:
         path, versions = request.url.path, self.versions
         if request.method in ("GET", "HEAD"):
             return await run_sync(_described, versions, path)
-        served, verb = _asked(versions, request.method, path)
+        served, verb = _ask(versions, request.method, path)
         body = bytearray()
         try:
             await self._read(request, body)
@@ -391,7 +391,7 @@ def _described(versions: Versions, path: str) -> tuple[int, bytes]:
     return 200, _json({"model_version_status": status})
 
 
-def _asked(versions: Versions, method: str, path: str) -> tuple[Served, str]:
+def _ask(versions: Versions, method: str, path: str) -> tuple[Served, str]:
     """The version that is to answer a request with a body, and what of it is asked for."""
     version, metadata, verb = _route(versions, method, path)
     if method != "POST" or metadata or verb not in ("predict", "classify", "regress"):

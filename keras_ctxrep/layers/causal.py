@@ -195,8 +195,8 @@ class CausalTransformerBlock(TransformerBlock):
         key, value = ops.split(pairs, 2, axis=-1)
         whole = ops.shape(pairs)[1]
         at, positions = ops.arange(length, dtype="int32") + before, ops.arange(whole, dtype="int32")
-        query = self._rotated(by_head(query, self.heads), at, (width // self.heads) ** -0.5)
-        key = self._rotated(by_head(key, self.heads), positions)
+        query = self._rotate(by_head(query, self.heads), at, (width // self.heads) ** -0.5)
+        key = self._rotate(by_head(key, self.heads), positions)
         scores = ops.cast(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), "float32")
         distance = at[:, None] - positions[None]  # (T, before + T)
         allowed = ops.logical_and(distance >= 0, distance <= context)[None]
@@ -209,7 +209,7 @@ class CausalTransformerBlock(TransformerBlock):
         mixed = self.attention_output(ops.reshape(mixed, (-1, width)))
         return self.drop_output(mixed, training=training), end
 
-    def _rotated(self, x, positions, scale=1.0):
+    def _rotate(self, x, positions, scale=1.0):
         """Rotary positions: (a, b) -> (a cos - b sin, b cos + a sin) of the angles t / 10000^(2i / size), scaled."""
         half = x.shape[-1] // 2
         frequencies = 10000.0 ** (-np.arange(half, dtype="float32") / half)

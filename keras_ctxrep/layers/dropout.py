@@ -43,7 +43,7 @@ class Dropout(keras.layers.Dropout):
             return inputs
         seed = self.next_seed() if self._given is None else next(self._given)
         if keras.backend.backend() == "tensorflow" and self.noise_shape is None and self.rate < 1:
-            return _dropped(inputs, self.rate, seed)
+            return _drop(inputs, self.rate, seed)
         return keras.random.dropout(inputs, self.rate, self.noise_shape, _Given(seed))
 
     def next_seed(self) -> Any:
@@ -73,7 +73,7 @@ class _Given(keras.random.SeedGenerator):
         return self.seed
 
 
-def _dropped(inputs, rate, seed):
+def _drop(inputs, rate, seed):
     """Dropout on TensorFlow, two values for each number of 32 bits; one product in each direction."""
     import tensorflow as tf
 

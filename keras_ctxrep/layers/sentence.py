@@ -138,12 +138,12 @@ class MaskedPooling(Layer):
     def call(self, sequence, mask=None) -> Any:
         if mask is None:
             raise ValueError(f"{self.name}: needs the mask of the tokens: pooling(sequence, mask=mask)")
-        pooled = self._pooled(sequence, mask)
+        pooled = self._pool(sequence, mask)
         if not self.normalize:
             return pooled
         return ops.cast(unit_length(ops.cast(pooled, "float32")), pooled.dtype)  # squares overflow in float16
 
-    def _pooled(self, sequence, mask):
+    def _pool(self, sequence, mask):
         weights = ops.cast(mask, sequence.dtype)[..., None]  # (B, T, 1)
         count = ops.sum(weights, axis=-2)  # (B, 1)
         if self.how == "cls":

@@ -154,10 +154,10 @@ class TransformerBlock(Layer):
 
     def call(self, x, mask, training=None) -> Any:
         if training and self.recompute and keras.backend.backend() == "tensorflow":
-            return self._recomputed(x, mask)
+            return self._recompute(x, mask)
         return self._block(x, mask, training)
 
-    def _recomputed(self, x, mask):
+    def _recompute(self, x, mask):
         """The block, whose activations are computed again for its gradient; both times with the same dropout masks."""
         import tensorflow as tf
 

@@ -39,7 +39,7 @@ def window_mask(windows: Any, span: int) -> Any:
 
 
 @ops.custom_gradient
-def _scaled(total, scale):
+def _scale(total, scale):
     """A sum times a scale, with the gradient of the sum."""
 
     def gradient(*args, upstream=None):
@@ -69,7 +69,7 @@ class WindowMean(Layer):
     def call(self, x, windows) -> Any:
         mask = ops.cast(window_mask(windows, x.shape[1]), x.dtype)
         size = ops.maximum(ops.sum(windows, -1, keepdims=True), 1)
-        return _scaled(ops.matmul(mask, x), 1 / ops.cast(size, x.dtype))
+        return _scale(ops.matmul(mask, x), 1 / ops.cast(size, x.dtype))
 
     def compute_output_spec(self, x, windows) -> Any:
         return keras.KerasTensor((*windows.shape[:2], x.shape[-1]), self.compute_dtype)
@@ -117,7 +117,7 @@ class SubwordEmbedding(Embedding):
         total = tf.math.segment_sum(take_rows(self.embeddings, rows), places.value_rowids())  # (U, D)
         total = tf.pad(total, [[0, tf.size(words) - tf.shape(total)[0]], [0, 0]])  # last words that have no rows
         sizes = tf.cast(tf.maximum(ends - begins, 1), total.dtype)[:, None]
-        vectors = tf.gather(_scaled(total, 1 / sizes), index)
+        vectors = tf.gather(_scale(total, 1 / sizes), index)
         shape = tf.concat([tf.shape(inputs), [self.output_dim]], 0)
         return tf.cast(tf.reshape(vectors, shape), self.compute_dtype)
 

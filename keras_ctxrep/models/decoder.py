@@ -238,7 +238,7 @@ def _models(encoder: keras.Model, decode, memory, mask, state) -> Decoder:
 
     memory, state = float32(memory, "decoder_memory"), float32(state, "decoder_state")
     ids, ids_mask = (keras.Input((None,), dtype="int32", name=name) for name in ("target_ids", "target_mask"))
-    inputs = {"target_ids": ids, "target_mask": ids_mask, **_begun(memory, state)}
+    inputs = {"target_ids": ids, "target_mask": ids_mask, **_begin(memory, state)}
     names = ("logits", "attention", "state")
     decoded = {name: float32(x, f"decoded_{name}") for name, x in zip(names, decode(*inputs.values()), strict=True)}
     tokens = Model(inputs, decoded, name="target_decoder")
@@ -260,13 +260,13 @@ def parts(model: keras.Model) -> tuple[keras.Model, keras.Model]:
     memory, state = (model.get_layer(f"decoder_{name}").output for name in ("memory", "state"))
     read = {name: tensor for name, tensor in model.input.items() if not name.startswith("target_")}
     start = Model(read, {"memory": memory, "state": state}, name="decoder_start")
-    ids, begun = keras.Input((1,), dtype="int32", name="token_ids"), _begun(memory, state)
+    ids, begun = keras.Input((1,), dtype="int32", name="token_ids"), _begin(memory, state)
     outputs = model.get_layer("target_decoder")({"target_ids": ids, "target_mask": ops.ones_like(ids), **begun})
     single = {name: outputs[name][:, 0] for name in ("logits", "attention")}
     return start, Model({"token_ids": ids, **begun}, single | {"state": outputs["state"]}, name="decoder_step")
 
 
-def _begun(memory, state) -> dict:
+def _begin(memory, state) -> dict:
     """Inputs for what `start` gives, and the mask of the text."""
     return {
         "memory": keras.Input(memory.shape[1:], name="memory"),

@@ -238,7 +238,7 @@ def _parts(config: Config, state) -> list:
     return parts
 
 
-def _dropped(config: Config, x, name: str):
+def _drop(config: Config, x, name: str):
     return Dropout(config.dropout, name=f"{name}_dropout")(x) if config.dropout else x
 
 
@@ -255,9 +255,9 @@ def _ngram(config: Config, embed, ids, mask, state=None) -> tuple[list, Any, lis
         context, *end = NgramContext(words, name="context")(ids, mask=mask, past=state[0])
     vectors = embed(context)  # (B, T, words, D)
     x = klayers.Reshape((-1, words * config.width), name="concatenated")(vectors)
-    x = _dropped(config, x, "embedding")
+    x = _drop(config, x, "embedding")
     hidden = klayers.Dense(config.intermediate, "tanh", name="layer_0")(x)
-    hidden = _dropped(config, hidden, "layer_0")
+    hidden = _drop(config, hidden, "layer_0")
     top = hidden
     if config.direct:
         top = klayers.Concatenate(name="direct")([x, hidden])
@@ -267,7 +267,7 @@ def _ngram(config: Config, embed, ids, mask, state=None) -> tuple[list, Any, lis
 
 
 def _recurrent(config: Config, embed, ids, mask, state=None) -> tuple[list, Any, list]:
-    layers, ends = [_dropped(config, embed(ids), "embedding")], []
+    layers, ends = [_drop(config, embed(ids), "embedding")], []
     for index in range(config.layers):
         name, x = f"layer_{index}", layers[-1]
         if config.kind == "lstm":
@@ -284,7 +284,7 @@ def _recurrent(config: Config, embed, ids, mask, state=None) -> tuple[list, Any,
 
 
 def _convolutional(config: Config, embed, ids, mask, state=None) -> tuple[list, Any, list]:
-    layers, ends = [_dropped(config, embed(ids), "embedding")], []
+    layers, ends = [_drop(config, embed(ids), "embedding")], []
     for index in range(config.layers):
         layer, past = GatedConvolution(config.kernel_size, name=f"layer_{index}"), {}
         if state is not None:
@@ -296,12 +296,12 @@ def _convolutional(config: Config, embed, ids, mask, state=None) -> tuple[list, 
 def _add(config: Config, layers: list, ends: list, outputs, name: str) -> None:
     """Adds what a layer gives: its vectors, or these and the end of its state."""
     x, *end = outputs if isinstance(outputs, list | tuple) else [outputs]
-    layers.append(_dropped(config, x, name))
+    layers.append(_drop(config, x, name))
     ends.extend(end)
 
 
 def _transformer(config: Config, embed, ids, mask, state=None) -> tuple[list, Any, list]:
-    layers, ends, before = [_dropped(config, embed(ids), "embedding")], [], {"context": config.context}
+    layers, ends, before = [_drop(config, embed(ids), "embedding")], [], {"context": config.context}
     for index in range(config.layers):
         block = CausalTransformerBlock(
             config.heads, config.intermediate, config.dropout, config.dropout, epsilon=1e-5, name=f"layer_{index}"

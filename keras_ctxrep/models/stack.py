@@ -104,7 +104,7 @@ def recurrent(
         x = Dropout(dropout, name=f"rnn_dropout_{index}")(outputs[-1]) if index else outputs[-1]
         outputs.append(_both_ways(cell, units, f"rnn_{index}")(x, mask))
     if output_mix:
-        again = _mixed(encoder, dropout, options, "mix_out")
+        again = _mix(encoder, dropout, options, "mix_out")
         outputs[-1] = klayers.Concatenate(name="output_mix")([outputs[-1], again])
     return _encoder(inputs, outputs, mask, f"{cell}_stack")
 
@@ -301,7 +301,7 @@ def _check(layers: int, units: int, mix: str) -> None:
         raise ValueError(f"mix={mix!r}: choose 'all' or 'top'")
 
 
-def _mixed(encoder: keras.Model, dropout: float, options: Vectors, name: str):
+def _mix(encoder: keras.Model, dropout: float, options: Vectors, name: str):
     """One vector per token from all layers, float32 (B, T, D)."""
     layers = encoder_outputs(encoder)["layers"]
     x = layers[0]
@@ -312,7 +312,7 @@ def _mixed(encoder: keras.Model, dropout: float, options: Vectors, name: str):
 
 def _vectors(encoder: keras.Model, dropout: float, options: Vectors):
     """The inputs of the model, the input of the first layer, float32 (B, T, D'), and the mask."""
-    x = _mixed(encoder, dropout, options, "mix")
+    x = _mix(encoder, dropout, options, "mix")
     inputs, extra_embeddings, marks = dict(encoder.input), options.extra_embeddings, options.marks
     if extra_embeddings is not None:
         ids = {name: tensor for name, tensor in extra_embeddings.input.items() if name != "mask"}

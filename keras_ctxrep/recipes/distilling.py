@@ -196,14 +196,14 @@ def _collate(bundle: Bundle, inputs_of: Callable, part: list, rng: np.random.Gen
     targets, *weights = task.batch(bundle, [target for _, target, _ in part], inputs)
     length = inputs["mask"].shape[1]
     logits = [task.logits_of_student(row, own, length) for row, _, own in part]
-    joined = {name: _joined(labels, [own[name] for own in logits]) for name, labels in targets.items()}
+    joined = {name: _join(labels, [own[name] for own in logits]) for name, labels in targets.items()}
     return inputs, joined, *weights
 
 
-def _joined(labels: np.ndarray, logits: Sequence[np.ndarray]) -> np.ndarray:
+def _join(labels: np.ndarray, logits: Sequence[np.ndarray]) -> np.ndarray:
     """Labels, as numbers (B, ...) of classes or as floats (B, C), and logits in one array, float32 (B, ..., K + C).
 
-    >>> _joined(np.array([1, 0]), [np.array([0.5, 2.0]), np.array([3.0, 0.0])]).tolist()
+    >>> _join(np.array([1, 0]), [np.array([0.5, 2.0]), np.array([3.0, 0.0])]).tolist()
     [[1.0, 0.5, 2.0], [0.0, 3.0, 0.0]]
     """
     if labels.dtype.kind == "i":

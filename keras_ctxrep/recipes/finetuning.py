@@ -174,7 +174,7 @@ class Run:
         record = self.record()
         check_replaceable(self.out, record.identity, options.overwrite)
         share = f"{100 * self.dev:g}% of" if isinstance(self.dev, float | int) else ""
-        dev_name = f"{share} {Path(self.name).name}, held out" if share else _shown(self.dev)
+        dev_name = f"{share} {Path(self.name).name}, held out" if share else _show(self.dev)
         dev = self._split()
         survey = self.survey()
         dev_set = [*Reader(task, self.dev_columns, self.skipped, survey.labels, survey.pairs)(dev, "validation")]
@@ -414,7 +414,7 @@ def _characters(text: str | Sequence[str]) -> str:
     return text if isinstance(text, str) else " ".join(text)
 
 
-def _shown(data: Data | float) -> str:
+def _show(data: Data | float) -> str:
     return str(data) if isinstance(data, str | Path) else IN_MEMORY
 
 

@@ -87,21 +87,21 @@ def located(forms: Sequence[Set], data: str | Path) -> Set:
             if missing := [form.dev[name] for name, file in dev.items() if file is None]:
                 raise ValueError(f"{data}: {missing[0]} of the set {form.name} is missing")
             return replace(form, train=train, dev=dev, test={name: file for name, file in test.items() if file})
-    files = " or ".join(str(form.train) for form in forms if _prepared(form.train) == (data == TFDS))
+    files = " or ".join(str(form.train) for form in forms if _is_prepared(form.train) == (data == TFDS))
     raise ValueError(f"{data}: the set {forms[0].name} is not in it: {files} is needed")
 
 
 def _path(data: str | Path, source: str | Path) -> str | Path | None:
     """A file in the folder, or the name of a data set; None if it is not there."""
-    if data == TFDS or _prepared(source):
-        return source if data == TFDS and _prepared(source) else None
+    if data == TFDS or _is_prepared(source):
+        return source if data == TFDS and _is_prepared(source) else None
     names, _, file = str(source).partition("/")
     begins = tuple(filter(None, map(_plain, names.split("|"))))
     folders = [folder for folder in sorted(Path(data).glob("*/")) if _plain(folder.name).startswith(begins)]
     return next(filter(Path.is_file, [Path(data) / source, *(folder / file for folder in folders)]), None)
 
 
-def _prepared(source: str | Path) -> bool:
+def _is_prepared(source: str | Path) -> bool:
     return str(source).startswith(f"{TFDS}:")
 
 

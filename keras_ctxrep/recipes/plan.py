@@ -36,7 +36,7 @@ class Plan:
             "encoder": self._encoder(),
             "rate": f"{self.fit.learning_rate:.3g}{_default(rate)}, {self.fit.decay} decay",
             "run": self._run(),
-            "evaluated": f"{self._evaluated()}; the best by {metric} is kept",
+            "evaluated": f"{self._describe_evaluation()}; the best by {metric} is kept",
         }
         return "\n".join(f"{name + ':':10} {text}" for name, text in lines.items() if text)
 
@@ -71,7 +71,7 @@ class Plan:
         default = "" if self.options.epochs else f" (default for {self.bundle.family})"
         return f"{steps}, {epochs:g} epochs{default}"
 
-    def _evaluated(self) -> str:
+    def _describe_evaluation(self) -> str:
         by_epochs = self.fit.steps is not None and self.options.steps is None
         times = f"{self.fit.evaluations:g} times, evenly spaced"
         if by_epochs and self.options.evaluations is None:

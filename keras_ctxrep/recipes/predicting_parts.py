@@ -79,7 +79,7 @@ def predict_parts(
     for name in missing:
         if not (out / name).exists():
             raise ValueError(f"{out / name}: was not written; do all machines write to this folder?")
-    if not any(_answered(out / name) for name in names):
+    if not any(_answer(out / name) for name in names):
         raise ValueError(f"{out}: nothing was answered; the parts say why")
 
 
@@ -100,7 +100,7 @@ def _check(out: Path, names: list[str]) -> None:
         )
 
 
-def _answered(part: Path) -> bool:
+def _answer(part: Path) -> bool:
     """Whether a part has an answer other than an error."""
     with open(part, encoding="utf-8") as file:
         return any("error" not in json.loads(line) for line in file)

@@ -50,7 +50,7 @@ def read(
     if isinstance(data, str) and data.startswith(TFDS):
         task.reading.check_columns(columns)
         data = _with_split(data, split)
-        return task.reading.from_rows(data, _prepared(data), columns, skipped)
+        return task.reading.from_rows(data, _read_prepared(data), columns, skipped)
     if isinstance(data, (str, Path)):
         return task.read(data, columns, skipped)
     rows = _rows_of(task, data, columns)
@@ -76,7 +76,7 @@ def read_unlabelled(
     if isinstance(data, str) and data.startswith(TFDS):
         task.reading.check_columns(columns)
         data = _with_split(data, "test")
-        return task.reading.from_unlabelled_rows(data, _prepared(data), columns, skipped)
+        return task.reading.from_unlabelled_rows(data, _read_prepared(data), columns, skipped)
     return task.reading.read_unlabelled(data, columns, skipped)
 
 
@@ -116,10 +116,10 @@ def split(examples: Sequence[Any], fraction: float, seed: int = 0) -> tuple[list
 def _rows_of(task: Task, data: Any, columns: Mapping[str, str] | None) -> Iterator[Mapping[str, Any]] | None:
     """The rows of columns, a table or a `tf.data.Dataset`; None of other objects."""
     if hasattr(data, "as_numpy_iterator"):
-        return (_named(task, _plain(element, None), columns) for element in data.as_numpy_iterator())
+        return (_name(task, _plain(element, None), columns) for element in data.as_numpy_iterator())
     table: Any = data
     if isinstance(data, tuple) and data and all(map(_is_column, data)):
-        table = _named(task, data, columns)
+        table = _name(task, data, columns)
     names = table if isinstance(table, Mapping) else getattr(table, "columns", None)
     return None if names is None else _rows({str(name): _values(table[name]) for name in names})
 
@@ -156,7 +156,7 @@ def _rows(columns: Mapping[str, list]) -> Iterator[dict[str, Any]]:
     return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
 
 
-def _named(task: Task, values: Any, columns: Mapping[str, str] | None) -> Mapping[str, Any]:
+def _name(task: Task, values: Any, columns: Mapping[str, str] | None) -> Mapping[str, Any]:
     """Columns by name; a tuple has the inputs of the task, then what is to be learned, in the order of its columns."""
     if isinstance(values, Mapping):
         return values
@@ -179,7 +179,7 @@ def _with_split(data: str, split: str) -> str:
     return data if ":" in data.removeprefix(TFDS) else f"{data}:{split}"
 
 
-def _prepared(data: str) -> FileRows:
+def _read_prepared(data: str) -> FileRows:
     """The rows of a prepared data set, tfds:NAME:SPLIT."""
     name, _, split = data.removeprefix(TFDS).partition(":")
     try:

@@ -111,7 +111,7 @@ def score_task(predictor: Predictor, data: Data, predictions: str | Path | None,
         warn(message)
     if predictions is not None:
         with atomic_write(predictions) as path:
-            rows = [_answered(predictor, *pair) for pair in zip(examples, answers, strict=True)]
+            rows = [_answer(predictor, *pair) for pair in zip(examples, answers, strict=True)]
             path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
     report = task.evaluate(examples, answers, bundle.labels)
     worst = [{"source": examples[i].source} | task.shown(examples[i], answers[i]) for i in report.worst]
@@ -126,7 +126,7 @@ def score_task(predictor: Predictor, data: Data, predictions: str | Path | None,
     )
 
 
-def _answered(predictor: Predictor, example: Any, answer: dict) -> dict:
+def _answer(predictor: Predictor, example: Any, answer: dict) -> dict:
     """An answer with the text and the expected answer of its example; a question's context is left out."""
     query, reads = predictor.task.query(example), predictor.bundle.reads
     pair = {"pair": query.pair} if reads.pair and not reads.windows else {}

@@ -168,7 +168,7 @@ class Reading(ABC):
         """Rows and their examples as in `read_unlabelled`; arguments are those of `from_rows`."""
         columns = self._of_inputs(columns)
         hidden = {name.casefold() for field in self.labelled for name in self.columns[field]} - {*columns.values()}
-        return self._parsed(source, rows, columns, skipped, hidden)
+        return self._parse(source, rows, columns, skipped, hidden)
 
     def _of_inputs(self, columns: Columns | None) -> dict[str, str]:
         return {field: name for field, name in (columns or {}).items() if field not in self.labelled}
@@ -183,7 +183,7 @@ class Reading(ABC):
             rows: (number, function to a row's values by name), see `text.files.FileRows`.
             columns, skipped: as in `read`.
         """
-        return (example for _, example in self._parsed(source, rows, columns, skipped))
+        return (example for _, example in self._parse(source, rows, columns, skipped))
 
     def check_columns(self, columns: Columns | None) -> None:
         """Raises a ValueError unless the task reads such columns."""
@@ -205,7 +205,7 @@ class Reading(ABC):
                     f"as its {name}. {option} says that it is meant"
                 )
 
-    def _parsed(
+    def _parse(
         self,
         source: str | None,
         rows: files.FileRows,

@@ -273,13 +273,13 @@ class Tag(Task, Distillable, LabelsWords):
         return words + [(False, 1.0)] * abs(len(reference["words"]) - len(answer["words"]))
 
     def in_graph(self, bundle: Bundle, features: GraphFeatures, ids: Any, inputs: dict) -> tuple[dict, Any]:
-        return self._labelled(bundle, features.tagging(**inputs), ids)
+        return self._label(bundle, features.tagging(**inputs), ids)
 
     def words_in_graph(self, bundle: Bundle, features: GraphFeatures, ids: Callable, inputs: dict) -> tuple[dict, Any]:
         marks = {name: value for name, value in inputs.items() if name != "words"}
-        return self._labelled(bundle, features.given(inputs["words"], **marks), ids)
+        return self._label(bundle, features.given(inputs["words"], **marks), ids)
 
-    def _labelled(self, bundle, sentences, ids) -> tuple[dict, Any]:
+    def _label(self, bundle, sentences, ids) -> tuple[dict, Any]:
         """The model's outputs and the answers, a row for each word of `sentences`, and which of them have words."""
         import tensorflow as tf
 

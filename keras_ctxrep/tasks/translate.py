@@ -191,7 +191,7 @@ class Translate(Task, Searches):
         def searched(beams, inputs):
             most, _, alpha = options
             search = {"max_length": most, "beams": beams, "alpha": alpha, "dtype": "float32", "attends": True}
-            found = _searched_in_graph(parts, inputs, **search)
+            found = _search_in_graph(parts, inputs, **search)
             return found._replace(finished=tf.cast(found.finished, tf.int32))._asdict()
 
         loops = {"greedy": partial(searched, tf.constant([1]))}
@@ -234,7 +234,7 @@ class Translate(Task, Searches):
         if not best.finished:
             answer["unfinished"] = True
         answer["alignment"] = [
-            {"token": token} | _looked_at(weights, row.offsets or ())
+            {"token": token} | _look_at(weights, row.offsets or ())
             for token, weights in zip(strings, attention, strict=True)
         ]
         return answer
@@ -264,7 +264,7 @@ class Translate(Task, Searches):
         options = {name: tf.concat([value, tf.ones([extra], tf.int32)], 0) for name, value in options.items()}
         read = features(text=text)
         alpha = tf.fill(tf.shape(text), tf.constant(bundle.settings["alpha"], tf.float64))
-        found = _searched_in_graph(ids, read, alpha=alpha, **options)
+        found = _search_in_graph(ids, read, alpha=alpha, **options)
         tokens = tokens_of(bundle)
         strings = tf.where(found.tokens < 0, "", tf.gather(tokens.strings, tf.maximum(found.tokens, 0)))
         texts = tf.strings.reduce_join(strings, -1)  # (B, K)
@@ -321,7 +321,7 @@ class Translate(Task, Searches):
         return [(reference["text"] == answer["text"], abs(reference["score"] - answer["score"]))]
 
 
-def _searched_in_graph(parts, inputs, **options):
+def _search_in_graph(parts, inputs, **options):
     """`models.beam_search.search` by the parts of a model."""
     from keras_ctxrep.models import beam_search
 
@@ -353,7 +353,7 @@ def tokens_of(bundle: Bundle) -> TargetTokens:
     return _tokens(bundle.settings["units"], bundle.labels)
 
 
-def _looked_at(weights: np.ndarray, offsets: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def _look_at(weights: np.ndarray, offsets: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """The token of the text that has the largest weight, of those that are no markers, and the weight."""
     real = [index for index, (begin, end) in enumerate(offsets) if begin < end]
     if not real:

@@ -278,7 +278,7 @@ def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
         content: dict[str, Any] = checks.read_json(read(NAME))
         written = content.pop(CHECKSUM, None)  # bundles of 0.2 have none
         checksum = _checksum(content)
-        content = _upgraded(content)
+        content = _upgrade(content)
         for name in ("labels", "reads"):  # every one has them
             content[name]
         if written not in (None, checksum):
@@ -334,7 +334,7 @@ def _checksum(fields: dict) -> str:
         raise ValueError("nested too deeply") from None
 
 
-def _upgraded(fields: dict) -> dict:
+def _upgrade(fields: dict) -> dict:
     """Converts the fields of a bundle of any format to the current format."""
     version = fields.pop("format")
     if version not in (1, FORMAT):

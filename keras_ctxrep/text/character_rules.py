@@ -168,7 +168,7 @@ def shortened(
         flags = _flags(codes, casing)
         if lines:
             flags[codes == ord("\n")] = _KNOWN | APART
-        kept, complete = _kept(flags, words, letters, spans)
+        kept, complete = _keep(flags, words, letters, spans)
         codes, places = codes[kept], places[kept]
         if complete:
             break
@@ -176,7 +176,7 @@ def shortened(
     return codes.tobytes().decode("utf-32-le"), places
 
 
-def _kept(flags: np.ndarray, words: int, letters: int, spans: bool) -> tuple[np.ndarray, bool]:
+def _keep(flags: np.ndarray, words: int, letters: int, spans: bool) -> tuple[np.ndarray, bool]:
     """Which characters matter for the first words, ascending, and whether more words than these are there."""
     gone = flags & _REMOVED > 0
     if not spans:  # without accents the order of other marks stays the same

@@ -268,7 +268,7 @@ def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, 
     numbers = _numbers(path, columns)
     if numbers is not None:
         width = max(numbers.values()) + 1
-        yield from ((number, partial(_numbered, raw, width)) for number, raw in lines if raw)
+        yield from ((number, partial(_number, raw, width)) for number, raw in lines if raw)
         return
     for number, raw in lines:
         try:
@@ -278,9 +278,7 @@ def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, 
         number_of_text = next((name for name in names[needed] if name.isdecimal()), None)
         if number_of_text is not None and needed not in columns and key_of(header, names[needed]) is None:
             yield from (
-                (at, partial(_numbered, line, int(number_of_text)))
-                for at, line in chain([(number, raw)], lines)
-                if line
+                (at, partial(_number, line, int(number_of_text))) for at, line in chain([(number, raw)], lines) if line
             )
             return
         if plain and not columns and (len(header) < 2 or key_of(header, names[needed]) is None):
@@ -341,7 +339,7 @@ def _fields(raw: Any, names: Sequence[str]) -> dict[str, str]:
     return {name: value for name, value in zip(names, fields, strict=True) if name}
 
 
-def _numbered(raw: Any, width: int) -> dict[str, str]:
+def _number(raw: Any, width: int) -> dict[str, str]:
     fields = _cells(raw)
     if len(fields) < width:
         raise ValueError(f"{len(fields)} fields where column {width} is needed")

@@ -407,13 +407,13 @@ def read(folder: str | Path) -> Stored:
     while True:
         manifest = manifest_of(folder)
         try:
-            return _stored(folder, manifest)
+            return _read_stored(folder, manifest)
         except (ValueError, OSError):
             if manifest_of(folder) == manifest:  # else another process has replaced it meanwhile
                 raise
 
 
-def _stored(folder: Path, manifest: Manifest) -> Stored:
+def _read_stored(folder: Path, manifest: Manifest) -> Stored:
     """The files of a manifest, checked."""
     for kind, size in manifest.sizes.items():
         path = folder / manifest.files[kind]

@@ -259,20 +259,20 @@ def next_sentence_rows(
             end = _end(document, begin, target, len(document), 2)
             alone = end - begin == 1
             cut = end if alone else begin + int(rng.integers(1, end - begin))
-            first = _concatenated(document[begin:cut])
+            first = _concatenate(document[begin:cut])
             follows = not alone and rng.random() < 0.5
             if alone:
                 surplus += 1
             elif not follows and surplus > 0:
                 follows, surplus = True, surplus - 2  # one negative pair fewer, one positive pair more
             if follows:
-                second, begin = _concatenated(document[cut:end]), end
+                second, begin = _concatenate(document[cut:end]), end
             else:
                 # neither from the first segment nor the sentence after it
                 second = _random_text(documents, number, range(begin, cut + 1), target - len(first), rng)
                 begin = cut
             target = draw_target()
-            first, second = _truncated(first, second, room, rng)
+            first, second = _truncate(first, second, room, rng)
             if second:  # empty if the whole text is one sentence
                 yield Row([cls, *first, sep, *second, sep], first=len(first) + 2), follows
 
@@ -286,7 +286,7 @@ def _end(document: Sequence, begin: int, size: int, stop: int, least: int) -> in
     return end
 
 
-def _truncated(first: list[int], second: list[int], room: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+def _truncate(first: list[int], second: list[int], room: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
     """`truncate_seq_pair` of the reference: the longer segment loses its first or last piece until both fit.
 
     Not piece by piece: of lengths 5 and 4 with room for 6, `most` is (1, 0), which makes them equal, and the remaining
@@ -301,7 +301,7 @@ def _truncated(first: list[int], second: list[int], room: int, rng: np.random.Ge
     return first[begin_first:end_first], second[begin_second:end_second]
 
 
-def _concatenated(sentences: Sequence[Sequence[int] | np.ndarray]) -> list[int]:
+def _concatenate(sentences: Sequence[Sequence[int] | np.ndarray]) -> list[int]:
     return np.concatenate(sentences).tolist()
 
 
@@ -317,7 +317,7 @@ def _random_text(documents, number: int, taken: range, size: int, rng: np.random
             return []
         start = starts[rng.integers(len(starts))]
         stop = taken.start if start < taken.start else len(document)
-    return _concatenated(document[start : _end(document, start, size, stop, 1)])
+    return _concatenate(document[start : _end(document, start, size, stop, 1)])
 
 
 def segment_pairs(
@@ -365,11 +365,11 @@ def single_segments(
     if room < 1:
         raise ValueError(f"max_length={features.max_length}: a text and its markers need at least 3")
     for document in itertools.chain.from_iterable(_encoded_documents(documents, features, buffer)):
-        for pieces in _packed(document, room):
+        for pieces in _pack(document, room):
             yield Row([cls, *pieces, sep], first=len(pieces) + 2), True
 
 
-def _packed(sentences: Iterable[np.ndarray], room: int) -> Iterator[list[int]]:
+def _pack(sentences: Iterable[np.ndarray], room: int) -> Iterator[list[int]]:
     """Whole sentences joined to at most `room` pieces; one that is too long alone is split."""
     pieces: list[int] = []
     for sentence in sentences:

@@ -100,13 +100,13 @@ def nearest(
                 approximate *= scales[begin : begin + block]
                 margin = ROUNDING + DEVIATIONS * float(scales[begin : begin + block].max()) / np.sqrt(12)
             for number, query in enumerate(part):
-                best[number] = _merged(best[number], begin, approximate[number], margin, query, vectors, count)
+                best[number] = _merge(best[number], begin, approximate[number], margin, query, vectors, count)
         for number, (found, of_found) in enumerate(best, first):
             rows[number], scores[number] = found, of_found
     return rows, scores
 
 
-def _merged(
+def _merge(
     best: tuple[np.ndarray, np.ndarray],
     begin: int,
     approximate: np.ndarray,

@@ -56,7 +56,7 @@ class TargetTokens:
     def ids(self, text: str) -> list[int]:
         """The ids of a text, without markers."""
         if self._subwords is not None:
-            return self._subwords.encode(_marked(text)).ids
+            return self._subwords.encode(_mark(text)).ids
         parts = text if self.units == "characters" else text.split()
         return [self._numbers.get(part, self.UNKNOWN) for part in parts]
 
@@ -91,12 +91,12 @@ def learn(units: str, counts: Mapping[str, int], size: int) -> tuple[str, ...]:
     )
     tokenizer = _tokenizer({marker: number for number, marker in enumerate(MARKERS)})
     words = sorted(word for word in counts if word.strip())
-    tokenizer.train_from_iterator((_marked(" ".join([word] * counts[word])) for word in words), trainer)
+    tokenizer.train_from_iterator((_mark(" ".join([word] * counts[word])) for word in words), trainer)
     learned = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     return (*MARKERS, *(token for token, _ in learned if token not in MARKERS))
 
 
-def _marked(text: str) -> str:
+def _mark(text: str) -> str:
     return "".join(f" {SPACE}{word}" for word in text.split())
 
 

@@ -233,7 +233,9 @@ def _run(model, data, progress: Progress, checkpoint: Checkpoint | None, callbac
             print(f"terminated; the same command goes on from {where}", file=sys.stderr, flush=True)
         raise
     except (OSError, ValueError, tf.errors.UnknownError, tf.errors.InvalidArgumentError) as error:
-        kind, message = _expected(error)  # a full disk, a loss that is no number, or a file of the data that is gone
+        kind, message = _classify_error(
+            error
+        )  # a full disk, a loss that is no number, or a file of the data that is gone
         hint = checkpoint.resume_hint if checkpoint else ""
         if kind is None or (isinstance(error, kind) and not hint):
             raise
@@ -272,7 +274,7 @@ def _train(model, data, progress: Progress, callbacks: list) -> None:
             progress.stop()
 
 
-def _expected(error: Exception) -> tuple[type[OSError] | type[ValueError] | None, str]:
+def _classify_error(error: Exception) -> tuple[type[OSError] | type[ValueError] | None, str]:
     """The kind of an error, of what makes the batches too, and its message; None for one of TensorFlow's own."""
     if not isinstance(error, tf.errors.OpError):
         return OSError if isinstance(error, OSError) else ValueError, str(error)

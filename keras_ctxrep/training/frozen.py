@@ -87,7 +87,7 @@ class FrozenOutputs:
         source = iter(examples)
         while part := list(islice(source, TOGETHER)):
             keys = [_digest(repr(example).encode()) for example in part]
-            stored = [self._stored(key) for key in keys]
+            stored = [self._read_stored(key) for key in keys]
             fresh = iter(encode([example for example, own in zip(part, stored, strict=True) if own is None]))
             for key, own in zip(keys, stored, strict=True):
                 if own is None:
@@ -96,7 +96,7 @@ class FrozenOutputs:
                         self._encoded[key] = [_Stored(_key(row), len(row)) for row in rows], targets
                 yield own
 
-    def _stored(self, key: bytes) -> tuple[list, list] | None:
+    def _read_stored(self, key: bytes) -> tuple[list, list] | None:
         """The rows and targets of an example, if the outputs of all its rows are stored."""
         rows, targets = self._encoded.get(key, ([None], []))
         return (rows, targets) if all(row and row.key in self._places for row in rows) else None
@@ -114,7 +114,7 @@ class FrozenOutputs:
             for number, key in enumerate(group):
                 known[key] = own = {name: array[number] for name, array in arrays.items()}
                 self._write(key, own)
-        return _padded([known[key] for key in keys])
+        return _pad([known[key] for key in keys])
 
     def answering(self, run: Callable[[Arrays], Mapping[str, Any]]) -> Callable[[Arrays], Mapping[str, Any]]:
         """What runs a batch of the model's inputs by a function `run` that runs the trained part on its inputs."""
@@ -220,10 +220,10 @@ def _alike(rows: Mapping[bytes, Row], collate: Callable[[Sequence[Row]], Arrays]
     yield from groups.values()
 
 
-def _padded(rows: Sequence[Arrays]) -> Arrays:
+def _pad(rows: Sequence[Arrays]) -> Arrays:
     """The arrays of some rows, padded with zeros to the largest.
 
-    >>> _padded([{"mask": np.ones(1, int)}, {"mask": np.ones(2, int)}])["mask"].tolist()
+    >>> _pad([{"mask": np.ones(1, int)}, {"mask": np.ones(2, int)}])["mask"].tolist()
     [[1, 0], [1, 1]]
     """
     batch = {}

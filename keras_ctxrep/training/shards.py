@@ -202,7 +202,7 @@ def shuffled(paths: Sequence[str | Path], seed: int, epoch: int, buffer: int) ->
     """
     rng = random.Random(f"{seed} {epoch}")
     pool: list[bytes] = []
-    for record in _interleaved(rng.sample([*paths], len(paths))):
+    for record in _interleave(rng.sample([*paths], len(paths))):
         if len(pool) < buffer:
             pool.append(record)
         else:
@@ -213,7 +213,7 @@ def shuffled(paths: Sequence[str | Path], seed: int, epoch: int, buffer: int) ->
     yield from pool
 
 
-def _interleaved(paths: Sequence[str | Path]) -> Iterator[bytes]:
+def _interleave(paths: Sequence[str | Path]) -> Iterator[bytes]:
     rest = (iter(read(path)) for path in paths)
     current = [records for _, records in zip(range(CYCLE), rest, strict=False)]
     while current:
@@ -248,7 +248,7 @@ class Maker:
         for copy, examples in self.examples(number, unit, self.missing(number)):
             counts: Counter[str] = Counter()
             name = self.name(number, copy)
-            write(self.folder / name, _counted(examples, counts))
+            write(self.folder / name, _count(examples, counts))
             record = {"identity": self.identity, "counts": counts, "sha256": sha256(self.folder / name)}
             with atomic_write(self._record(name)) as path:
                 path.write_text(json.dumps(record))
@@ -279,7 +279,7 @@ class Maker:
         return (self.folder / name).with_suffix(".json")
 
 
-def _counted(examples: Examples, counts: Counter[str]) -> Iterator[Record]:
+def _count(examples: Examples, counts: Counter[str]) -> Iterator[Record]:
     for record, amounts in examples:
         counts.update(amounts)
         yield record
@@ -321,8 +321,8 @@ def make_on(runner: str, maker: Maker, units: Iterable[tuple[int, Unit]], option
         for number, unit in units:
             numbers.append(number)
             (folder / f"{number:05}.json").write_text(json.dumps(unit))
-        run_on(runner, partial(_made_from_file, maker, folder), numbers, options)
+        run_on(runner, partial(_remake_from_file, maker, folder), numbers, options)
 
 
-def _made_from_file(maker: Maker, folder: Path, number: int) -> None:
+def _remake_from_file(maker: Maker, folder: Path, number: int) -> None:
     maker(number, json.loads((folder / f"{number:05}.json").read_text()))

@@ -251,7 +251,7 @@ class _Hub:
         try:
             info, _ = self._json(f"revision/{quote(self.revision, safe='')}")
         except (OSError, _Refused):
-            if commit := self._remembered():
+            if commit := self._remember():
                 return commit
             raise
         commit = info.get("sha") if isinstance(info, dict) else None
@@ -261,12 +261,12 @@ class _Hub:
 
     def remember(self, commit: str) -> None:
         """Keeps the commit of the revision, for use without a network."""
-        if commit not in (self.revision, self._remembered()):
+        if commit not in (self.revision, self._remember()):
             # of a cache that may not be written, or has a branch of another form, the model is there all the same
             with suppress(OSError), atomic_write(self.cache / "refs" / self.revision) as new:
                 new.write_text(commit)
 
-    def _remembered(self) -> str:
+    def _remember(self) -> str:
         ref = self.cache / "refs" / self.revision
         commit = ref.read_text(errors="replace").strip() if ref.is_file() else ""
         return commit if _COMMIT.fullmatch(commit) else ""
@@ -299,7 +299,7 @@ class _Hub:
                     target.unlink()
             fetch(self._url(f"resolve/{commit}/{quote(path)}", api=""), target, file.size, self.headers, file.check)
         except HTTPError as error:
-            raise self._refused(error) from None
+            raise self._refuse(error) from None
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}; try again, or another endpoint") from None
 
@@ -352,7 +352,7 @@ class _Hub:
                 content, link = read_all(response, LARGEST), response.headers.get("Link") or ""
         except HTTPError as error:
             with error:
-                raise self._refused(error) from None
+                raise self._refuse(error) from None
         except (OSError, HTTPException) as error:
             message = "the Hub cannot be reached, and the model is not in its cache"
             raise OSError(f"{self.name}: {message}: {self.endpoint}: {reason_of(error)}") from None
@@ -369,7 +369,7 @@ class _Hub:
             f"{self.name}: {self.endpoint} does not answer as the Hub does: {printable(answer) or 'nothing'}; {needed}"
         )
 
-    def _refused(self, error: HTTPError) -> Exception:
+    def _refuse(self, error: HTTPError) -> Exception:
         code = error.headers.get("X-Error-Code")
         if code == "GatedRepo":
             return _Refused(f"{self.name}: access must be granted on its page, and a token set: `hf auth login`")

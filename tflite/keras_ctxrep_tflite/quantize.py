@@ -172,7 +172,7 @@ def build(
         names = weights.except_layers(sizes, float_layers)
         content = weights.quantized(model, options.quantize, names, ranges)
         conversion = Conversion(content, bundle, options, float_layers)
-        return _accepted(folder, out, conversion, examples, str(data), stages) if examples else conversion
+        return _accept(folder, out, conversion, examples, str(data), stages) if examples else conversion
 
 
 class _Stages:
@@ -233,7 +233,7 @@ def _language_model(
     return Conversion(weights.quantized(model, options.quantize), bundle, options, ())
 
 
-def _accepted(
+def _accept(
     folder: str | Path, out: str | Path, conversion: Conversion, examples: Sequence, data: str, stages: _Stages
 ) -> Conversion:
     """The conversion with its rows and its card, if it does not lose too much."""

@@ -81,7 +81,7 @@ class LiteRTEngine(Engine):
 
 def opened(path: str | Path, bundle: Bundle, threads: int = 1) -> Predictor:
     """The predictor of a file, as in `load`, of which the bundle is read already."""
-    with _opened(path, threads) as model:
+    with _open(path, threads) as model:
         with _naming(path, "its bundle cannot be used", COPY):
             task = tasks.SERVED.get(bundle.task)  # a `Predictor` refuses one without answers
             predictor = Predictor(bundle, model if task is None else task.run(bundle, model.functions(task)))
@@ -104,7 +104,7 @@ def generator(path: str | Path, bundle: Bundle, threads: int = 1) -> Generator:
     Raises:
         ValueError: the file is damaged or of another model, or `threads` is below 1.
     """
-    with _opened(path, threads) as model, _naming(path, "its bundle is not of its model", COPY):
+    with _open(path, threads) as model, _naming(path, "its bundle is not of its model", COPY):
         made = Generator(bundle, model, model.open_step(len(bundle.tokens.vocab)), together=1)
         made(["a"], Generation(length=1))
     return made
@@ -120,14 +120,14 @@ def filler(path: str | Path, bundle: Bundle, threads: int = 1) -> Filler:
     Raises:
         ValueError: the file is damaged or of another model, or `threads` is below 1.
     """
-    with _opened(path, threads) as model, _naming(path, "its bundle is not of its model", COPY):
+    with _open(path, threads) as model, _naming(path, "its bundle is not of its model", COPY):
         made = Filler(bundle, model, model.open_masked(bundle))
         made(["[MASK]"], 1)
     return made
 
 
 @contextmanager
-def _opened(path: str | Path, threads: int) -> "Iterator[_Model]":
+def _open(path: str | Path, threads: int) -> "Iterator[_Model]":
     """A file that LiteRT has opened; what LiteRT logs of its first run in the block is not shown."""
     if threads < 1:
         raise ValueError(f"threads={threads}: at least 1")

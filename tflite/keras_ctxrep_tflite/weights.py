@@ -45,7 +45,7 @@ def named(data: bytes, weights: Mapping[str, np.ndarray]) -> bytes:
     """
     model = read(data)
     names = {_fingerprint(array): name for name, array in weights.items() if array.size >= SMALLEST}
-    model.buffers = _merged(model)
+    model.buffers = _merge(model)
     known: dict[int, bytes] = {}
     for graph in model.subgraphs:
         for tensor in graph.tensors:
@@ -204,7 +204,7 @@ class _Writer:
         else:
             scales = self._product(weight)
             if self.form == "int8" and weight.kind == "FULLY_CONNECTED" and weight.name in self.ranges:
-                self._fixed(weight, scales)
+                self._fix(weight, scales)
 
     def _float16(self, weight: Weight) -> None:
         """The operator reads a DEQUANTIZE of the weight, which the runtime computes once."""
@@ -224,7 +224,7 @@ class _Writer:
         graph, operator = weight.graph, weight.operator
         tensor = graph.tensors[weight.number]
         by_channel = weight.kind != "BATCH_MATMUL"  # whose kernels take one scale
-        buffer, scales = self._converted(tensor, str(by_channel), lambda array: _rounded(array, by_channel))
+        buffer, scales = self._converted(tensor, str(by_channel), lambda array: _round(array, by_channel))
         key = (id(graph), weight.number, "channels")
         if key not in self.tensors:
             self.tensors[key] = self.add(graph, tensor.name, tensor.shape, "INT8", buffer, (scales, 0))
@@ -233,7 +233,7 @@ class _Writer:
             operator.builtinOptions.asymmetricQuantizeInputs = True
         return scales
 
-    def _fixed(self, weight: Weight, scales: np.ndarray) -> None:
+    def _fix(self, weight: Weight, scales: np.ndarray) -> None:
         """A QUANTIZE before the dense layer and a DEQUANTIZE after it, and its bias as 32-bit integers."""
         graph, operator = weight.graph, weight.operator
         known = self.ranges[weight.name]
@@ -263,7 +263,7 @@ class _Writer:
         graph, operator = weight.graph, weight.operator
         key = (id(graph), weight.number, "rows")
         tensor, ids, out = graph.tensors[weight.number], operator.inputs[1], operator.outputs[0]
-        buffer, scales = self._converted(tensor, "True", lambda array: _rounded(array, True))
+        buffer, scales = self._converted(tensor, "True", lambda array: _round(array, True))
         scales_key = (*key[:2], "scales")
         if key not in self.tensors:
             self.tensors[key] = self.add(graph, tensor.name, tensor.shape, "INT8", buffer)
@@ -326,10 +326,10 @@ class _Writer:
         return operator
 
 
-def _rounded(array: np.ndarray, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
+def _round(array: np.ndarray, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
     """int8 of the same shape and float32 scales, of each index of the first axis or of all.
 
-    >>> [part.tolist() for part in _rounded(np.array([[1.0, -2.0], [0.5, 0.25]]), True)]
+    >>> [part.tolist() for part in _round(np.array([[1.0, -2.0], [0.5, 0.25]]), True)]
     [[[64, -127], [127, 64]], [0.015748031437397003, 0.003937007859349251]]
     """
     rows = array.reshape(len(array) if by_row else 1, -1)
@@ -399,7 +399,7 @@ def read(data: bytes) -> Any:
 
 def packed(model: Any) -> bytes:
     """The flatbuffer of a ModelT, without constants that nothing reads; what is equal in it is stored once."""
-    model.buffers = _merged(model)
+    model.buffers = _merge(model)
     for tensor in (tensor for graph in model.subgraphs for tensor in graph.tensors):
         if tensor.quantization is not None and tensor.quantization.scale is None:
             tensor.quantization = None
@@ -438,7 +438,7 @@ def _builder(size: int) -> Any:
     return Builder()
 
 
-def _merged(model: Any) -> list[Any]:
+def _merge(model: Any) -> list[Any]:
     """The buffers, numbered anew: the first one is empty, equal ones become one, unread ones are left out."""
     for number, graph in enumerate(model.subgraphs):
         _drop_unread(graph, [each for each in model.signatureDefs or [] if each.subgraphIndex == number])
