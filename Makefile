@@ -11,8 +11,8 @@ BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
 
 # One process for each core; the tests of a file share what they have built, so they stay in one process, and
-# files with many tests start first. If a process crashes, the run ends: pytest-xdist would wait for its tests.
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile
+# files start in the order of tests/hooks.py. If a process crashes, the run ends: pytest-xdist would wait for its tests.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
 .PHONY: install demo test test-quick test-all lint check docs clean
 

@@ -33,6 +33,7 @@ import tensorflow as tf
 from filelock import FileLock
 
 from tests.hooks import (  # noqa: F401
+    pytest_collection_modifyitems,
     pytest_itemcollected,
     pytest_make_collect_report,
     pytest_runtest_logreport,

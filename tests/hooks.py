@@ -30,6 +30,15 @@ def mark_of(item) -> str:
     return next((mark for mark in ("gpu", "slow", "trains") if item.get_closest_marker(mark)), "quick")
 
 
+@pytest.hookimpl(trylast=True)  # without the tests that `-m` and `-k` leave out
+def pytest_collection_modifyitems(items) -> None:
+    """Files with many slow tests come first, then those with many that train: no worker ends with a long file alone."""
+    marks: dict[object, Counter[str]] = {}
+    for item in items:
+        marks.setdefault(item.path, Counter())[mark_of(item)] += 1
+    items.sort(key=lambda item: [-marks[item.path][mark] for mark in ("slow", "trains")])
+
+
 def processor_seconds() -> float:
     """Of this process and of its subprocesses that ended."""
     return time.process_time() + os.times().children_user + os.times().children_system

@@ -109,3 +109,20 @@ def test_long_tests_without_a_mark_are_named(suite, monkeypatch):
     result = suite.runpytest_inprocess("-p", "no:cacheprovider")
     result.stdout.fnmatch_lines(["*without the mark `trains` or `slow`*", "*s  *::test"])
     assert "::test_slow" not in result.stdout.str()
+
+
+def test_files_that_take_long_start_first(suite):
+    files = {
+        "a": ("", "", ""),
+        "b": ("trains", ""),
+        "c": ("", "slow"),
+        "d": ("trains", "trains"),
+        "e": ("slow", "slow"),
+    }
+    for name, marks in files.items():
+        lines = (f"@pytest.mark.{mark}\n" * bool(mark) + f"def test_{i}(): pass\n" for i, mark in enumerate(marks))
+        suite.makepyfile(**{f"test_{name}": "import pytest\n\n" + "\n".join(lines)})
+    for marks, order in (("not gpu", "ecdba"), ("not slow", "dbac")):
+        result = suite.runpytest_inprocess("--collect-only", "-q", "-m", marks, "-p", "no:cacheprovider")
+        names = [line.split(".py::")[0] for line in result.stdout.lines if "::" in line]
+        assert [*dict.fromkeys(names)] == [f"test_{name}" for name in order]

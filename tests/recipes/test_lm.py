@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_ctxrep as ctx
 from keras_ctxrep import recipes, saving
@@ -98,13 +99,14 @@ def test_generation(folder):
     prompts, options = ["the cat", "she\nthe dog sees"], {"temperature": 0.9, "top_k": 20, "top_p": 0.95}
     texts = model.generate(prompts, length=12, seed=5, **options)
     features = model.bundle.tokens
+    logits_of = tf.function(lambda inputs: model.keras_model(inputs)["logits"], reduce_retracing=True)
     for number, prompt in enumerate(prompts):
         tokens = features.prompt(prompt)
         begin = len(tokens)
         for step in range(12):
             inputs = {"token_ids": np.array([tokens], np.int32), "mask": np.ones((1, len(tokens)), np.int32)}
             state = np.zeros((1, model.keras_model.input["state"].shape[-1]), np.float32)
-            logits = np.array(model.keras_model(inputs | {"state": state})["logits"])[0, -1]
+            logits = logits_of(inputs | {"state": state}).numpy()[0, -1]
             logits[features.never] = -np.inf
             tokens.append(sample(logits, 5 + number, step, **options))
         assert texts[number] == features.text(tokens[begin:], tokens[begin - 1])
@@ -188,6 +190,7 @@ def test_the_forward_half_of_a_bilm(words, tmp_path):
     for weight in bilm.weights:
         weight.assign(np.random.default_rng(0).normal(size=weight.shape))
     saving.save(tmp_path / "m", bilm, bundle)
+    logits_of = tf.function(lambda inputs: bilm(inputs)["forward_logits"], reduce_retracing=True)
     model, options = ctx.load(tmp_path / "m"), {"temperature": 0.9, "top_k": 8}
     prompts = ["the unheard-of cat", "", "no matter\nrain"]
     texts = model.generate(prompts, length=25, seed=3, **options)
@@ -195,8 +198,7 @@ def test_the_forward_half_of_a_bilm(words, tmp_path):
     for number, prompt in enumerate(prompts):
         sentence, text = split_words(prompt.split("\n")[-1]), ""
         for step in range(25):
-            outputs = bilm(bundle.features([sentence]))
-            logits = np.array(outputs["forward_logits"])[0, len(sentence)]
+            logits = logits_of(bundle.features([sentence])).numpy()[0, len(sentence)]
             logits[[0, 2]] = -np.inf
             token = sample(logits, 3 + number, step, **options)
             text += "\n" if token == 1 else (" " if sentence else "") + vocab[token]
