@@ -588,7 +588,7 @@ class Distillation(Sized, Finetuning):
 class EncoderDistillation(Sized, Frequent, Corpus, Training):
     """Options of `recipes.distill_encoder`."""
 
-    LOSSES = ("words", "relations", "hidden", "texts", "masked_words", "next_sentence")
+    LOSSES = ("words", "relations", "hidden", "texts", "masked_words", "next_sentence", "language_model")
 
     layers: str | None = optional("""model N,N,...  the teacher's layers that the student starts with, from 0 (default:
         every second one, the top included)""")
@@ -597,7 +597,7 @@ class EncoderDistillation(Sized, Frequent, Corpus, Training):
     learn: Sequence = option(("words", "texts"))("""schedule NAME ...  what is matched: vectors of words, the
         cosines between them (relations), vectors of words in all layers (hidden), vectors of texts and the cosines
         between them; and what BERT's pretraining learns, which gives the student its heads: masked_words, and with
-        it next_sentence""")
+        it next_sentence; of an ELMo as --init also language_model""")
     vectors: AnyPath | None = optional("""output FOLDER neutral  keep the teacher's vectors in this folder, for
         further runs (default: in --out, until the run ends)""")
 

@@ -24,7 +24,7 @@ from keras_ctxrep.layers import SpanMean
 from keras_ctxrep.models import bert, families
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.options import EncoderDistillation, Options
-from keras_ctxrep.recipes import cards, corpora, distilling
+from keras_ctxrep.recipes import bilm_student, cards, corpora, distilling
 from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import LONGEST, sample, shuffled
@@ -39,7 +39,7 @@ SHARD = 4096  # sentences whose vectors by the teacher are one file
 HELD = 1000  # sentences that the student is evaluated on
 BUFFER = 1_000_000  # sentences that are shuffled in memory, as in pretraining
 ENCODED = 20_000  # of which so many are turned into pieces at once
-PRETRAINER = "pretrainer"
+PRETRAINER, BILM = "pretrainer", "language_model"
 HEADS = {"masked_words": "mlm_logits", "next_sentence": "nsp_logits"}  # loss -> output of a pretrainer
 HEADS_WEIGHT = 0.2  # of these losses: their gradients are larger than those of the vectors
 Span = tuple[int, int]
@@ -61,11 +61,12 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     of_kind(source.bundle.features, WordPieceFeatures, error)
     if "layers" not in source.bundle.config:
         raise ValueError(error)
-    initial = None if options.init is None else _encoder_or_pretrainer(options.init)
-    if initial is not None and initial.bundle.family != source.bundle.family:
-        raise ValueError(
-            f"{options.init}: a model of the family {initial.bundle.family!r}; the student has to be a BERT"
-        )
+    initial = None if options.init is None else _pretrained(options.init)
+    if initial is not None and initial.bundle.task != BILM and initial.bundle.family != source.bundle.family:
+        what = f"{options.init}: a model of the family {initial.bundle.family!r} and the task {initial.bundle.task!r}"
+        raise ValueError(f"{what}; the student has to be a BERT, or an ELMo with its language model")
+    if (BILM in options.learn) != (initial is not None and initial.bundle.task == BILM):
+        raise ValueError("learn: an ELMo, which init names, and no other student, learns its language_model too")
     numbers = _layer_numbers(options, source.bundle.config["layers"], initial)
     run = RunRecord.of("distill_encoder", options, teacher=folder, corpus=[Path(path) for path in corpus])
     check_replaceable(out, run.identity, options.overwrite)
@@ -73,16 +74,22 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     held, read = corpora.held_out(corpus, options.valid, options.seed)
     keras.utils.set_random_seed(options.seed)
     with scope(options.precision, strategy):
-        start, kept = (source, numbers) if initial is None else (initial, range(initial.bundle.config["layers"]))
-        model, bundle = _student(start, kept, options, lambda: _piece_counts(source.bundle, read, corpus, options))
-        learner = _learner(model, bundle, options.learn, source.bundle.config["width"])
+        if initial is not None and initial.bundle.task == BILM:
+            model, bundle = bilm_student.begin(initial, options)
+            learner = bilm_student.learner(model, options.learn, source.bundle.config["width"])
+            reader: Reader = bilm_student.BilmReader(bundle, options.max_length)
+        else:
+            start, kept = (source, numbers) if initial is None else (initial, range(initial.bundle.config["layers"]))
+            model, bundle = _student(start, kept, options, lambda: _piece_counts(source.bundle, read, corpus, options))
+            learner = _learner(model, bundle, options.learn, source.bundle.config["width"])
+            reader = WordPieceReader(bundle, options.max_length)
     cache = Path(options.vectors or Path(out) / "teacher")
     levels = [number + 1 for number in numbers] if "hidden" in options.learn else [source.bundle.config["layers"]]
     valid = None if options.valid is None else Path(options.valid)
     read_by_teacher = {"valid": valid, "seed": options.seed, "max_length": options.max_length, "levels": levels}
     of_vectors = replace(run, options=Options(), arguments={**run.arguments, **read_by_teacher})
     vectors = TeacherVectors(source, levels, options.max_length, cache, of_vectors.identity)
-    batches = partial(_batches, vectors, bundle, options)
+    batches = partial(_batches, vectors, reader, options)
     chosen = Shard(-1, sample(held, HELD, options.seed))
 
     def shards(epoch: int) -> Iterator[Shard]:  # the same in every epoch, so that each is read by the teacher once
@@ -96,7 +103,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
         learner,
         data,
         validation,
-        loss={name: _LOSSES[name]() for name in options.learn},
+        loss={name: _LOSSES[name]() for name in learner.output},
         report=report,
         options=options.fit(folder=out, identity=run.identity),
     )
@@ -107,10 +114,10 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     return history
 
 
-def _encoder_or_pretrainer(folder: str | Path) -> ModelFolder:
-    """A student to go on with: its encoder, and the heads of pretraining if it has them."""
+def _pretrained(folder: str | Path) -> ModelFolder:
+    """A student to go on with: its encoder, and what it was pretrained with if it has that."""
     model = saving.load(zoo.find(folder))
-    return model if model.bundle.task == PRETRAINER else model.encoder()
+    return model if model.bundle.task in (PRETRAINER, BILM) else model.encoder()
 
 
 def teacher_of_run(teacher: str | Path, corpus: Sequence[str | Path], out: str | Path) -> tuple[Path, ModelFolder]:
@@ -311,7 +318,9 @@ _LOSSES = {
     "hidden": losses.WordDistillation,
     "relations": partial(losses.WordDistillation, relations=True),
     "texts": losses.TextDistillation,
-    **dict.fromkeys(HEADS, partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)),
+    **dict.fromkeys(
+        (*HEADS, *bilm_student.LOGITS), partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
+    ),
 }
 
 
@@ -440,29 +449,60 @@ def marked_batch(features: WordPieceFeatures, rows: Sequence[Row], spans: Sequen
     return {name: array for name, array in batch.items() if name != "starts"}
 
 
+class WordPieceReader:
+    """How a BERT that learns reads sentences.
+
+    Args:
+        bundle: of the student.
+        max_length: pieces of a sentence.
+    """
+
+    def __init__(self, bundle: Bundle, max_length: int):
+        self.features = _features_of(bundle, max_length, words=True)
+
+    def encode(self, sentences: Sequence[str]) -> list[Row]:
+        """The rows of sentences."""
+        return self.features.encode(sentences)
+
+    def words(self, row: Row) -> int:
+        """How many words a row has whole."""
+        return len(word_spans(row))
+
+    def batch(self, rows: Sequence[Row]) -> tuple[dict, dict, dict]:
+        """(inputs of the learner, targets of its own, their weights)."""
+        return marked_batch(self.features, rows, [word_spans(row) for row in rows]), {}, {}
+
+
+Reader = WordPieceReader | bilm_student.BilmReader
+
+
 def _batches(
-    vectors: TeacherVectors, bundle: Bundle, options: EncoderDistillation, epoch, repeat: bool, start: int = 0
+    vectors: TeacherVectors, reader: Reader, options: EncoderDistillation, epoch, repeat: bool, start: int = 0
 ):
     """Batches of sentences and the teacher's vectors of them."""
-    features = _features_of(bundle, options.max_length, words=True)
 
     def examples(number: int) -> Iterator[tuple[Row, Shard, int]]:
         for shard in epoch(number):
-            for index, row in enumerate(features.encode(shard.sentences)):
-                if len(row) > 2:
+            for index, row in enumerate(reader.encode(shard.sentences)):
+                if reader.words(row):
                     yield row, shard, index
 
-    def collate(part: list[tuple[Row, Shard, int]], rng: np.random.Generator) -> tuple[dict, dict]:
-        spans = [word_spans(row) for row, *_ in part]
-        inputs = marked_batch(features, [row for row, *_ in part], spans)
-        texts, words = [], np.zeros((*inputs["marks"].shape[:2], len(vectors.levels), vectors.width), np.float32)
-        for index, ((_, shard, number), own) in enumerate(zip(part, spans, strict=True)):
+    def collate(part: list[tuple[Row, Shard, int]], rng: np.random.Generator) -> tuple[dict, ...]:
+        rows = [row for row, *_ in part]
+        inputs, more, weights = reader.batch(rows)
+        counts = [reader.words(row) for row in rows]
+        texts, words = [], np.zeros((len(rows), max(counts), len(vectors.levels), vectors.width), np.float32)
+        for index, ((_, shard, number), own) in enumerate(zip(part, counts, strict=True)):
             of_words, begins, of_texts = vectors.of_shard(shard)
-            count = min(len(own), begins[number + 1] - begins[number])  # each may have cut words off
+            count = min(own, begins[number + 1] - begins[number])  # each may have cut words off
             words[index, :count] = of_words[begins[number] : begins[number] + count]
             texts.append(of_texts[number].astype(np.float32))
         targets = {"words": words[:, :, -1:], "relations": words[:, :, -1:], "hidden": words, "texts": np.stack(texts)}
-        return inputs, {name: targets[name] for name in options.learn if name in targets}
+        chosen = {name: targets[name] for name in options.learn if name in targets}
+        if not more:
+            return inputs, chosen
+        ones = {name: np.ones(len(rows), np.float32) for name in chosen}
+        return inputs, chosen | more, ones | {name: HEADS_WEIGHT * weight for name, weight in weights.items()}
 
     seed = options.seed if repeat else None
     source = examples if repeat else [*examples(0)]

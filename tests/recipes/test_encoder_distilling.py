@@ -197,6 +197,68 @@ def test_what_a_learner_reads(teacher, corpus, tmp_path, monkeypatch):
     np.testing.assert_allclose(weights["texts"], 1)
 
 
+# -------------------------------------------------------------------------------------------------- an ELMo that learns
+
+
+@pytest.fixture
+def bilm(tmp_path):
+    words = ("<S>", "</S>", "<UNK>", *WORDS)
+    return tiny.save(tmp_path / "bilm", replace(tiny.bundle("embed", "elmo"), task="language_model", vocab=words))
+
+
+LEARNED = ["words", "texts", "language_model"]
+
+
+def test_an_elmo_learns_the_vectors_and_stays_a_language_model(teacher, bilm, corpus, tmp_path):
+    history = distill(teacher, corpus, tmp_path / "s", init=bilm, steps=80, learning_rate=1e-2, learn=LEARNED)
+    first, last = history[0], history[-1]
+    assert last["val_texts_loss"] < first["val_texts_loss"] and last["val_words_loss"] < first["val_words_loss"]
+    perplexities = [entry["val_forward_logits_perplexity"] for entry in (first, last)]
+    assert perplexities[1] < perplexities[0]
+    model, bundle = saving.load(tmp_path / "s")
+    assert bundle.task == "language_model" and set(model.output) == {"forward_logits", "backward_logits"}
+    assert bundle.vocab == saving.load(bilm).bundle.vocab and bundle.config == saving.load(bilm).bundle.config
+
+
+def test_what_an_elmo_is_taught_by(teacher, bilm, corpus, tmp_path, monkeypatch):
+    """The learner's words and texts are those that the encoder of the saved model gives, and its logits the model's."""
+    seen = {}
+
+    def fit(learner, data, validation, **more):
+        seen.update(learner=learner, batch=next(iter(data(0))))
+        return []
+
+    monkeypatch.setattr(distilling.fit, "fit", fit)
+    distill(teacher, corpus, tmp_path / "s", init=bilm, learn=["words", "relations", "texts", "language_model"])
+    learner, (inputs, targets, weights) = seen["learner"], seen["batch"]
+    model = saving.load(tmp_path / "s").model
+    outputs, vectors = learner(inputs), saving.load_encoder(tmp_path / "s").model(inputs)
+    for name in ("forward_logits", "backward_logits"):
+        np.testing.assert_allclose(outputs[name], model(inputs)[name], atol=1e-5)
+    real = inputs["mask"].numpy() > 0
+    kernel, bias = learner.get_layer("word_projection").get_weights()
+    expected = vectors["sequence"].numpy() @ kernel + bias
+    np.testing.assert_allclose(outputs["words"].numpy()[real][:, 0], expected[real], atol=1e-5)
+    kernel, bias = learner.get_layer("text_projection").get_weights()
+    np.testing.assert_allclose(outputs["texts"], vectors["pooled"].numpy() @ kernel + bias, atol=1e-5)
+    # the teacher's vector of each word is the mean of its pieces, and words and targets are those of one sentence
+    texts = targets["texts"].numpy()
+    assert targets["words"].shape[1] == inputs["mask"].shape[1] and len(texts) == 16
+    taught = saving.load(teacher)
+    sentences = corpus.read_text().split("\n")
+    found = taught.model(taught.bundle.features(sentences))["vector"].numpy()
+    nearest = [sentences[index] for index in np.abs(found[None] - texts[:, None]).max(-1).argmin(1)]
+    assert [len(sentence.split()) for sentence in nearest] == inputs["mask"].numpy().sum(1).tolist()
+    np.testing.assert_allclose(weights["texts"], 1)
+
+
+def test_elmos_that_are_refused(teacher, bilm, corpus, tmp_path):
+    with pytest.raises(ValueError, match="learns its language_model too"):
+        distill(teacher, corpus, tmp_path / "s", init=bilm)
+    with pytest.raises(ValueError, match="learns its language_model too"):
+        distill(teacher, corpus, tmp_path / "s", learn=LEARNED)
+
+
 def test_the_teacher_reads_each_sentence_once(teacher, corpus, tmp_path, monkeypatch):
     read, compute = [], distilling.TeacherVectors._computed
 

@@ -1,0 +1,88 @@
+"""An ELMo that learns the vectors of a BERT from text, while it stays a language model in both directions."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import keras
+from keras import layers as klayers
+
+from keras_ctxrep import saving
+from keras_ctxrep.layers import MaskedPooling, ZeroPadding
+from keras_ctxrep.models.model import Model, copy_weights
+from keras_ctxrep.options import EncoderDistillation
+from keras_ctxrep.saving import ModelFolder
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import Row
+from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch
+
+LOGITS = ("forward_logits", "backward_logits")  # the outputs of a biLM
+
+
+def begin(initial: ModelFolder, options: EncoderDistillation) -> ModelFolder:
+    """The student before it has learned anything: a copy with the dropout of this run.
+
+    Args:
+        initial: an ELMo with its language model.
+        options: of the run.
+    """
+    config = initial.bundle.config | {"dropout": options.dropout or 0.0}
+    model = saving.build(replace(initial.bundle, config=config))
+    copy_weights(initial.model, model)
+    return ModelFolder(model, initial.bundle)
+
+
+def learner(model: keras.Model, learn: Sequence[str], width: int) -> keras.Model:
+    """The student with an output for each of the losses: its logits, and its vectors in the teacher's width.
+
+    Words and texts are those of the top layer, as `Model.encode` gives them, by a linear map of each, which is left out
+    at the end.
+
+    Args:
+        model: `elmo.language_model` without `samples`.
+        learn: the losses.
+        width: of the teacher.
+
+    >>> from keras_ctxrep.models import elmo
+    >>> model = elmo.language_model(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"], 9)
+    >>> sorted(learner(model, ["words", "texts"], 24).output), learner(model, ["words"], 24).output["words"].shape
+    (['backward_logits', 'forward_logits', 'texts', 'words'], (None, None, 1, 24))
+    """
+    tops = [model.get_layer(f"{direction}_top_dropout").input for direction in ("forward", "backward")]
+    crops = (
+        klayers.Cropping1D((1, 0), name="forward_top")(tops[0]),
+        klayers.Cropping1D((0, 1), name="backward_top")(tops[1]),
+    )
+    both = klayers.Concatenate(name="top")(list(crops))  # (B, T, 2 P)
+    mask = model.input["mask"]
+    top = ZeroPadding(carry_mask=True, name="top_words")(both, mask=mask)
+    text = MaskedPooling("mean", name="top_mean")(top, mask=mask)
+    words = klayers.Dense(width, name="word_projection")(both)
+    outputs = {"words": words[:, :, None], "relations": words[:, :, None]}
+    outputs["texts"] = klayers.Dense(width, name="text_projection")(text)
+    chosen = {name: outputs[name] for name in learn if name in outputs}
+    return Model(model.input, chosen | {name: model.output[name] for name in LOGITS}, name="learner")
+
+
+class BilmReader:
+    """How an ELMo that learns reads sentences, and what its language model is to predict.
+
+    Args:
+        bundle: of the student.
+        max_length: words of a sentence.
+    """
+
+    def __init__(self, bundle: Bundle, max_length: int):
+        self.features = replace(bundle, max_length=min(max_length, bundle.max_length)).features
+        self.vocabulary = Vocabulary(bundle.vocab)
+
+    def encode(self, sentences: Sequence[str]) -> list[Row]:
+        """The rows of sentences."""
+        return self.features.encode(sentences)
+
+    def words(self, row: Row) -> int:
+        """How many words a row has."""
+        return len(row)
+
+    def batch(self, rows: Sequence[Row]) -> tuple[dict, dict, dict]:
+        """(inputs of the learner, targets of its own, their weights)."""
+        return language_model_batch(self.features, self.vocabulary, rows)
