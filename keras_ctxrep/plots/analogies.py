@@ -53,7 +53,7 @@ def analogies(folder: str | Path, out: str | Path, data: str | Path | None = Non
     every = _built_in() if data is None else _read(data)
     vectors, relations, left_out = WordTable(folder), {}, []
     words = [*dict.fromkeys(word for pairs in every.values() for pair in pairs for word in pair)]
-    unknown = [word for word, known in zip(words, vectors.vectors(words).any(1), strict=True) if not known]
+    unknown = [word for word, vector in zip(words, vectors.vectors(words), strict=True) if not vector.any()]
     for name, pairs in every.items():
         kept = [pair for pair in pairs if not {*pair} & {*unknown}]
         if len(kept) < 2:
@@ -62,9 +62,7 @@ def analogies(folder: str | Path, out: str | Path, data: str | Path | None = Non
             relations[name] = {"pairs": kept, **_measured(vectors, kept)}
     if not relations:
         source = "the pairs that come with the package" if data is None else data
-        raise ValueError(
-            f"{source}: no relation has two pairs of words with vectors in {folder}; give others by --data"
-        )
+        raise ValueError(f"{source}: no relation has two pairs of words with vectors in {folder}")
     _draw(out, relations)
     return {"relations": relations, "unknown": unknown, "left_out": left_out}
 
