@@ -16,11 +16,12 @@ __all__ = ["Neighbours"]
 class Neighbours(Command[list | dict]):
     """Nearest neighbours of a word, in context or of static vectors.
 
-    One sentence a line in; the words with the nearest vectors out, in their sentences. Every word is
-    compared.
+    One sentence a line in; the words with the nearest vectors out, in their sentences, with the cosines.
+    Every word is compared.
 
       ctxrep neighbours MODEL --word bank --input text.txt
       ctxrep neighbours VECTORS river soup
+      ctxrep neighbours VECTORS river --distance euclidean
 
     Returns: in context those of `plots.words.neighbours`; of static vectors each word with its neighbours.
     """
@@ -32,6 +33,9 @@ class Neighbours(Command[list | dict]):
     sentence: str | None = argument("[--sentence TEXT]  a sentence with the word (default: the first one in the text)")
     k: int = argument("[-k N] >0  how many", 10)
     layer: str | None = argument("[--layer top|mix|mean]  which vectors (default: the trained mix, else the top)")
+    distance: str = argument(
+        "[--distance cosine|euclidean]  static vectors: the largest cosine or the smallest distance is first", "cosine"
+    )
     json: bool = argument("[--json]  print one JSON array")
 
     def __post_init__(self):
@@ -41,13 +45,15 @@ class Neighbours(Command[list | dict]):
         for name in ("sentence", "layer"):
             if self.words and getattr(self, name):
                 raise Usage(f"leave out --{name}: static vectors have no context")
+        if self.word and self.distance != "cosine":
+            raise Usage("leave out --distance: words in context are compared by the cosine")
 
     def run(self) -> list | dict:
         if self.words:
             from keras_ctxrep.recipes.word_vectors import WordTable
 
             vectors = WordTable(self.folder)
-            return {word: vectors.neighbours(word, self.k) for word in self.words}
+            return {word: vectors.neighbours(word, self.k, self.distance) for word in self.words}
         from keras_ctxrep.plots import words
 
         sentences = read_sentences(self.input or "-")

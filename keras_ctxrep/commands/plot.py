@@ -19,8 +19,11 @@ _FLAGS = {  # of each kind, those that are required and others
     "senses": ({"word", "data"}, {"layer"}),
     "probabilities": ({"text"}, set()),
     "words": ({"data"}, {"columns", "count", "k"}),
+    "analogies": (set(), {"data"}),
+    "masks": (set(), {"text"}),
     "history": (set(), set()),
 }
+_SEVERAL, _NONE = ("mix", "history"), ("masks",)  # kinds of several folders, and of none
 
 
 def _number_or_name(text: str) -> int | str:
@@ -29,7 +32,7 @@ def _number_or_name(text: str) -> int | str:
 
 @dataclass(frozen=True)
 class Plot(Command[list[str]]):
-    """Draw a scalar mix, alignments, attention, senses, probabilities, word vectors, or the loss of runs.
+    """Draw a scalar mix, alignments, attention, senses, probabilities, word vectors, masks, or the loss of runs.
 
     mix        the weight of each layer in the scalar mixes of models
     alignment  where a text-to-text model looked while it wrote each token
@@ -37,20 +40,23 @@ class Plot(Command[list[str]]):
     senses     the vectors of a word in labelled sentences, in the colour of their sense
     probabilities  a page of what a language model expects of each token of a text; on a terminal in colours too
     words      static vectors in two dimensions by part of speech, and a table of nearest words
+    analogies  arrows between the static vectors of pairs such as man woman, and how parallel they are
+    masks      which tokens a vector depends on in an ELMo, a causal Transformer and a BERT; needs no model
     history    the loss of runs against tokens read and against hours
 
     Returns: lines about what was drawn.
     """
 
     kind: str = argument("what to draw", choices=tuple(_FLAGS))
-    folders: Sequence = argument("FOLDER ...  a model folder; mix, history: one or several")
+    folders: Sequence = argument("FOLDER ...  a model folder; mix, history: one or several; masks: none", nargs="*")
     out: AnyPath = argument("""--out FILE.png writes  the picture; attention: or an HTML page, FILE.html;
         probabilities: FILE.html""")
-    text: str | None = argument("[--text TEXT]  alignment, attention, probabilities: the text")
+    text: str | None = argument("[--text TEXT]  alignment, attention, probabilities, masks: the text")
     pair: str | None = argument("[--pair TEXT]  attention: a second text")
     word: str | None = argument("[--word WORD]  senses: the word")
     data: AnyPath | None = argument("""[--data FILE]  senses: sentences labelled with the word's sense, .tsv or
-        .jsonl; words: a word and its tag a line (CoNLL)""")
+        .jsonl; words: a word and its tag a line (CoNLL); analogies: lines "man woman" under
+        ": name of a relation" (default: three relations)""")
     columns: Mapping[str, str] | None = argument("[--columns NAME=N ...]  words: their numbers (default: word=1 tag=2)")
     count: int | None = argument("[--count N] >0  words: how many, the most frequent ones (default: 300)")
     k: int | None = argument("[-k N] >0  words: neighbours of each word in the table (default: 5)")
@@ -65,7 +71,11 @@ class Plot(Command[list[str]]):
         flags = {name for name in names if getattr(self, name) is not None}
         wrong = [f"--{name} is missing" for name in sorted(needed - flags)]
         wrong += [f"leave out --{name}" for name in sorted(flags - needed - optional)]
-        if len(self.folders) > 1 and needed:
+        if self.kind in _NONE:
+            wrong += ["leave out FOLDER"] * bool(self.folders)
+        elif not self.folders:
+            wrong.append("FOLDER is missing")
+        elif len(self.folders) > 1 and self.kind not in _SEVERAL:
             wrong.append("one FOLDER at a time")
         if wrong:
             raise Usage(f"{self.kind}: {', '.join(wrong)}")
@@ -121,6 +131,25 @@ class Plot(Command[list[str]]):
         accuracy = f"{words['accuracy']:.1%} (the most frequent one: {words['majority']:.1%})"
         yield f"{len(words['words'])} words; nearest neighbour of the same part of speech: {accuracy}"
         yield plots.table(words["neighbours"])
+
+    def _analogies(self, folders: list[str]) -> Iterator[str]:
+        from keras_ctxrep.commands.printing import table
+        from keras_ctxrep.plots import analogies as plots
+
+        result = plots.analogies(folders[0], self.out, self.data)
+        yield table([*plots.table(result["relations"])])
+        if result["unknown"]:
+            yield f"left out, without a vector: {', '.join(result['unknown'])}"
+        if result["left_out"]:
+            yield f"left out, of fewer than two pairs: {', '.join(result['left_out'])}"
+
+    def _masks(self, _: list[str]) -> Iterator[str]:
+        from keras_ctxrep.plots.masks import TEXT, masks
+
+        result = masks(self.out, self.text or TEXT)
+        yield f"tokens that each vector depends on: {' '.join(result['tokens'])}"
+        for name, mask in result["masks"].items():
+            yield f"{name}: {' '.join(str(count) for count in mask.sum(1))}"
 
     def _alignment(self, folders: list[str]) -> Iterator[str]:
         from keras_ctxrep.plots.alignment import alignment

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,12 @@ from keras_ctxrep.text.search import nearest
 
 __all__ = ["WordTable"]
 
+DISTANCES = ("cosine", "euclidean")
+BLOCK = 8192  # vectors whose differences are in memory at a time
+
 
 class WordTable:
-    """The words of a model of static vectors, compared by the cosines of their vectors.
+    """The words of a model of static vectors, compared by the cosines of their vectors, or by their distances.
 
     With n-grams every word has a vector; else those of the vocabulary alone.
 
@@ -43,21 +47,29 @@ class WordTable:
 
     def vectors(self, words: Sequence[str]) -> np.ndarray:
         """The vectors of words in length 1, float32 (N, D); zero of a word that has none."""
-        ids = self._features.ids(words)
-        known = (ids if ids.ndim == 1 else ids[:, 0]) > 1  # 1 is <UNK>
-        return unit(static.vectors_of(self._model, ids) * known[:, None])
+        return unit(self._unscaled(words))
 
     def number(self, word: str) -> int | None:
         """The number of a word in `words`, as it is looked up; None if it is not there."""
         return self._numbers.get(self._features.normalized([word])[0])
 
-    def neighbours(self, word: str, k: int = 10) -> list[tuple[str, float]]:
+    def neighbours(self, word: str, k: int = 10, distance: str = "cosine") -> list[tuple[str, float]]:
         """The words of the vocabulary whose vectors are nearest to that of a word, which is left out.
 
+        Args:
+            word: any that has a vector.
+            k: how many.
+            distance: "cosine"; or "euclidean", between the vectors as the model has them, of any length.
+
+        Returns: words, the nearest first, with the cosines or the distances of their vectors.
+
         Raises:
-            ValueError: the word has no vector.
+            ValueError: the word has no vector, or there is no such distance.
         """
-        return self._nearest(self._known([word]), [word], k)
+        if distance not in DISTANCES:
+            raise ValueError(f"distance={distance!r}: {' or '.join(DISTANCES)}")
+        query = self._known([word])
+        return self._nearest(query, [word], k) if distance == "cosine" else self._closest(word, k)
 
     def analogy(self, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:
         """The words nearest to a - b + c, of which these three are left out: king - man + woman.
@@ -133,6 +145,24 @@ class WordTable:
         cosines, judged = (sides[0] * sides[1]).sum(1)[known], np.array([score for *_, score in pairs])[known]
         counts = {"pairs": int(known.sum()), "unknown": int((~known).sum())}
         return counts | {"spearman": spearman(judged, cosines), "pearson": pearson(judged, cosines)}
+
+    def _unscaled(self, words: Sequence[str]) -> np.ndarray:
+        """The vectors of words as the model has them, float32 (N, D); zero of a word that has none."""
+        ids = self._features.ids(words)
+        known = (ids if ids.ndim == 1 else ids[:, 0]) > 1  # 1 is <UNK>
+        return static.vectors_of(self._model, ids) * known[:, None]
+
+    @cached_property
+    def _vectors(self) -> np.ndarray:
+        return self._unscaled(self.words)
+
+    def _closest(self, word: str, k: int) -> list[tuple[str, float]]:
+        """The words of the smallest Euclidean distances; of equal ones the first in the vocabulary is first."""
+        query = self._unscaled([word]).astype(np.float64)
+        parts = (self._vectors[begin : begin + BLOCK] - query for begin in range(0, len(self.words), BLOCK))
+        distances = np.concatenate([np.linalg.norm(part, axis=1) for part in parts])
+        rows = [row for row in np.argsort(distances, kind="stable").tolist() if row != self.number(word)][:k]
+        return [(self.words[row], float(distances[row])) for row in rows]
 
     def _known(self, words: Sequence[str]) -> np.ndarray:
         vectors = self.vectors(words)

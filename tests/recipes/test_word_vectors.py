@@ -8,6 +8,7 @@ from scipy.stats import pearsonr, spearmanr
 
 from keras_ctxrep import recipes
 from keras_ctxrep.cli.main import main
+from keras_ctxrep.recipes import word_vectors
 from keras_ctxrep.recipes.word_vectors import WordTable
 
 WORDS = [f"w{number}" for number in range(30)]
@@ -52,6 +53,26 @@ def test_neighbours_and_analogies(table, folder, capsys):
     assert printed.keys() == {"w3", "W5"} and [*map(tuple, printed["w3"])] == vectors.neighbours("w3", 2)
     assert main(["analogy", str(folder), "w1", "w2", "w4", "-k", "1"]) == 0
     assert capsys.readouterr().out.split() == [f"{expected[0][1]:.3f}", expected[0][0]]
+
+
+def test_neighbours_by_euclidean_distance(table, folder, monkeypatch, capsys):
+    scaled = {
+        word: np.linalg.norm(vector.astype(float) - table["w3"]) for word, vector in table.items() if word != "w3"
+    }
+    expected = sorted(scaled.items(), key=lambda item: item[1])
+    monkeypatch.setattr(word_vectors, "BLOCK", 7)  # of 30 words
+    vectors = WordTable(folder)
+    same(vectors.neighbours("W3", 40, "euclidean"), expected)
+    assert [word for word, _ in expected[:5]] != [word for word, _ in vectors.neighbours("w3", 5)]
+    argv = ["neighbours", str(folder), "w3", "-k", "1"]
+    assert main([*argv, "--distance", "euclidean"]) == 0
+    assert capsys.readouterr().out.split() == [f"{expected[0][1]:.3f}", expected[0][0]]
+    assert main([*argv, "--distance", "cosine"]) == 0
+    assert capsys.readouterr().out.split()[1] == nearest(table, table["w3"], {"w3"})[0][0]
+    with pytest.raises(ValueError, match="no vector for 'elsewhere'; its vocabulary has 30 words"):
+        vectors.neighbours("elsewhere", distance="euclidean")
+    with pytest.raises(ValueError, match="distance='manhattan': cosine or euclidean"):
+        vectors.neighbours("w3", distance="manhattan")
 
 
 def test_the_words_that_come_with_the_package(capsys):
@@ -122,6 +143,7 @@ def test_errors(folder, models, tmp_path, capsys):
         (["score", str(folder), "--word-pairs", str(tmp_path / "a.txt"), "--lm"], "leave out --lm"),
         (["neighbours", str(folder)], "give WORD ..."),
         (["neighbours", str(folder), "w1", "--layer", "top"], "leave out --layer"),
+        (["neighbours", str(folder), "--word", "w1", "--distance", "euclidean"], "leave out --distance"),
     ):
         with pytest.raises(SystemExit):
             main(argv)
