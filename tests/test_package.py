@@ -76,7 +76,7 @@ def test_the_changelog_has_a_section_of_this_version():
 
 
 def test_the_wheel_is_small(wheel):
-    assert wheel.stat().st_size < 45e6
+    assert wheel.stat().st_size < 90e6  # the shipped weights may have so much
 
 
 # This Python, and others that are to be tested, for example the newest one: their paths, with ":" between them.
