@@ -105,7 +105,8 @@ def test_words_have_the_same_vectors_however_they_are_split(teacher, tmp_path):
     vectors = distilling.TeacherVectors(source, [4], 64, tmp_path / "vectors", ["one"])
     options = EncoderDistillation(steps=1, batch_size=2, learn=("words", "texts"))
     sentences = ["the cats fell.", "she ab"]
-    batches = distilling._batches(vectors, bundle, options, lambda epoch: [distilling.Shard(0, sentences)], False)
+    reader = distilling.WordPieceReader(bundle, options.max_length)
+    batches = distilling._batches(vectors, reader, options, lambda epoch: [distilling.Shard(0, sentences)], False)
     inputs, targets = next(iter(batches))
     features = replace(source.bundle, reads=Reads(words=True)).features
     row = features.encode(sentences)[0]
