@@ -11,7 +11,7 @@ from keras_ctxrep.text.pretraining import (
     Masked,
     Masking,
     Vocabulary,
-    _truncated,
+    _truncate,
     bptt_segments,
     for_sampling,
     language_model_batch,
@@ -311,10 +311,10 @@ def test_long_segments_are_cut_at_both_ends(rng):
 
     for first, second, room in itertools.product(range(7), range(7), range(9)):
         sizes = [len(part) for part in loop(list(range(first)), list(range(second)), room)]
-        for part, size in zip(_truncated(list(range(first)), list(range(second)), room, rng), sizes, strict=True):
+        for part, size in zip(_truncate(list(range(first)), list(range(second)), room, rng), sizes, strict=True):
             assert len(part) == size and part == list(range(part[0], part[0] + size)) if part else not size
     left, right = np.array(
-        [[part[0] for part in _truncated(list(range(30)), list(range(20)), 10, rng)] for _ in range(4000)]
+        [[part[0] for part in _truncate(list(range(30)), list(range(20)), 10, rng)] for _ in range(4000)]
     ).T
     assert abs(left.mean() - 12.5) < 3 * (25 / 4 / 4000) ** 0.5 and abs(right.mean() - 7.5) < 3 * (15 / 4 / 4000) ** 0.5
 
