@@ -188,18 +188,20 @@ def restore(folder: str | Path, bundle: Bundle) -> keras.Model:
     except (TypeError, ValueError, tf.errors.ResourceExhaustedError) as error:
         raise ValueError(f"{path.with_name(bundles.NAME)}: {checks.first_line(error)}") from error
     if bundles.WEIGHTS not in bundle.files:
-        return _over_base(folder, model, bundle)
-    try:
-        model.load_weights(path)
-    except (ValueError, KeyError, OSError) as error:
-        message = f"{path}: not the weights of the model in {bundles.NAME}: {checks.first_line(error)}"
-        raise ValueError(message) from error
+        path = path.with_name(bundles.UPDATES)
+        _over_base(folder, model, bundle)
+    else:
+        try:
+            model.load_weights(path)
+        except (ValueError, KeyError, OSError) as error:
+            message = f"{path}: not the weights of the model in {bundles.NAME}: {checks.first_line(error)}"
+            raise ValueError(message) from error
     artifacts.check_finite(path, ((weight.path, weight.value.numpy()) for weight in model.weights))
     return model
 
 
-def _over_base(folder: str | Path, model: keras.Model, bundle: Bundle) -> keras.Model:
-    """A model with the weights of the encoder that its bundle names, and the changes in its folder."""
+def _over_base(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
+    """Gives a model the weights of the encoder that its bundle names, with the changes in its folder."""
     base = _base(str(bundle.base.get("name", "")), str(folder))
     if base.bundle.files.get(bundles.WEIGHTS) != bundle.base.get("weights"):
         raise ValueError(f"{folder}: made over another version of {bundle.base['name']} than the one that is here")
@@ -207,7 +209,6 @@ def _over_base(folder: str | Path, model: keras.Model, bundle: Bundle) -> keras.
         updates.apply(model, base.model, updates.read(folder))
     except ValueError as error:
         raise ValueError(f"{folder}: not the changes of the model in {bundles.NAME}: {error}") from None
-    return model
 
 
 def _base(name: str, asked: str) -> ModelFolder:
@@ -234,9 +235,8 @@ def save_changes(folder: str | Path, model: keras.Model, bundle: Bundle, base: s
     """
     encoder = _base(base, str(folder))
     names = {layer.name for layer in encoder.model.layers if layer.weights}
-    if (encoder.bundle.family, encoder.bundle.vocab) != (bundle.family, bundle.vocab) or not names & {
-        layer.name for layer in model.layers
-    }:
+    over = (encoder.bundle.family, encoder.bundle.vocab) == (bundle.family, bundle.vocab)
+    if not over or names.isdisjoint(layer.name for layer in model.layers):
         raise ValueError(f"{base}: the model is not over this encoder: another family or vocabulary")
     Path(folder).mkdir(parents=True, exist_ok=True)
     updates.write(folder, updates.changes(model, encoder.model, rank))

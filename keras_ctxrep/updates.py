@@ -1,6 +1,5 @@
 """What fine-tuning changed of an encoder: a model folder of a megabyte, which names the encoder that it needs."""
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,7 @@ import keras
 import numpy as np
 
 from keras_ctxrep.atomic import atomic_write
-from keras_ctxrep.checks import first_line
-from keras_ctxrep.text.artifacts import UPDATES
+from keras_ctxrep.text.artifacts import UPDATES, read_arrays
 
 __all__ = ["apply", "changes", "read", "write"]
 
@@ -105,12 +103,10 @@ def read(folder: str | Path) -> Changes:
     path = Path(folder) / UPDATES
     found: dict[str, dict[str, np.ndarray]] = {}
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in arrays.zip.infolist()):
-                raise ValueError("it is compressed")  # it may not grow in memory
-            for name in arrays.files:
-                key, _, part = name.rpartition(":")
-                found.setdefault(key, {})[part] = arrays[name]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: not a file of changes: {first_line(error)}; copy the folder again") from None
+        arrays = read_arrays(path)
+    except ValueError as error:
+        raise ValueError(f"{path}: not a file of changes: {error}; copy the folder again") from None
+    for name, array in arrays.items():
+        key, _, part = name.rpartition(":")
+        found.setdefault(key, {})[part] = array
     return {key: tuple(parts[number] for number in sorted(parts)) for key, parts in found.items()}

@@ -105,6 +105,7 @@ def damaged(folder, change):
     ("change", "message"),
     [
         (lambda arrays: arrays.pop("logits/0:0"), "logits/0 is missing"),
+        (lambda arrays: arrays.update({"logits/1:0": np.full(2, np.nan, "float16")}), "NaN or infinite"),
         (lambda arrays: arrays.update({"other/0:0": np.zeros(2, "float16")}), "other/0 left over"),
         (lambda arrays: arrays.update({"logits/1:0": np.zeros(9, "float16")}), r"logits/1 has the shape \(9,\)"),
     ],

@@ -8,8 +8,7 @@ import numpy as np
 
 from keras_ctxrep.plots.drawing import COLOURS, check_drawable, drawing
 from keras_ctxrep.plots.words import projection
-from keras_ctxrep.recipes.word_vectors import WordTable
-from keras_ctxrep.text.corpus import lines
+from keras_ctxrep.recipes.word_vectors import WordTable, sectioned
 from keras_ctxrep.text.retrieval import unit
 
 __all__ = ["analogies"]
@@ -79,17 +78,9 @@ def _pair(words: Sequence[str]) -> tuple[str, str]:
 def _read(path: str | Path) -> dict[str, list[tuple[str, str]]]:
     """The pairs of each relation of a file, each once."""
     relations: dict[str, dict[tuple[str, str], None]] = {}
-    name = "pairs"
-    for number, line in lines(path):
-        words = line.split()
-        if line.startswith(":"):
-            name = line[1:].strip()
-        elif len(words) in (2, 4):
-            pairs = [_pair(words[begin : begin + 2]) for begin in range(0, len(words), 2)]
-            relations.setdefault(name, {}).update(dict.fromkeys(pairs))
-        elif words:
-            message = f"{len(words)} words; a pair has two, and the name of a relation begins with ':'"
-            raise ValueError(f"{path}:{number}: {message}")
+    for name, words in sectioned(path, (2, 4), "a pair has two, and the name of a relation begins with ':'", "pairs"):
+        pairs = [_pair(words[begin : begin + 2]) for begin in range(0, len(words), 2)]
+        relations.setdefault(name, {}).update(dict.fromkeys(pairs))
     return {name: [*pairs] for name, pairs in relations.items()}
 
 

@@ -62,10 +62,11 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     if "layers" not in source.bundle.config:
         raise ValueError(error)
     initial = None if options.init is None else _pretrained(options.init)
-    if initial is not None and initial.bundle.task != BILM and initial.bundle.family != source.bundle.family:
+    bilm = initial if initial is not None and initial.bundle.task == BILM else None
+    if initial is not None and bilm is None and initial.bundle.family != source.bundle.family:
         what = f"{options.init}: a model of the family {initial.bundle.family!r} and the task {initial.bundle.task!r}"
         raise ValueError(f"{what}; the student has to be a BERT, or an ELMo with its language model")
-    if (BILM in options.learn) != (initial is not None and initial.bundle.task == BILM):
+    if (BILM in options.learn) != (bilm is not None):
         raise ValueError("learn: an ELMo, which init names, and no other student, learns its language_model too")
     numbers = _layer_numbers(options, source.bundle.config["layers"], initial)
     run = RunRecord.of("distill_encoder", options, teacher=folder, corpus=[Path(path) for path in corpus])
@@ -74,8 +75,8 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     held, read = corpora.held_out(corpus, options.valid, options.seed)
     keras.utils.set_random_seed(options.seed)
     with scope(options.precision, strategy):
-        if initial is not None and initial.bundle.task == BILM:
-            model, bundle = bilm_student.begin(initial, options)
+        if bilm is not None:
+            model, bundle = bilm_student.begin(bilm, options)
             learner = bilm_student.learner(model, options.learn, source.bundle.config["width"])
             reader: Reader = bilm_student.BilmReader(bundle, options.max_length)
         else:

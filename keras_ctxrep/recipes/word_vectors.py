@@ -99,7 +99,7 @@ class WordTable:
             ValueError: a line of the file has not four words, or no question has known words.
         """
         questions, sections, unknown = [], [], 0
-        for section, words in _questions(path):
+        for section, words in sectioned(path, (4,), "a question has four, and a section begins with ':'"):
             numbers = [self.number(word) for word in words]
             if None in numbers:
                 unknown += 1
@@ -180,16 +180,26 @@ class WordTable:
         return [(self.words[row], score) for row, score in ranked if row not in left_out][:k]
 
 
-def _questions(path: str | Path) -> Iterator[tuple[str, list[str]]]:
-    section = ""
+def sectioned(path: str | Path, counts: Sequence[int], rule: str, section: str = "") -> Iterator[tuple[str, list[str]]]:
+    """The lines of words of a file like questions-words.txt, each with the name of its section.
+
+    Args:
+        path: the file: a section begins with ": its name", and empty lines are left out.
+        counts: how many words a line may have.
+        rule: says so, for the error.
+        section: the name of the lines before the first one.
+
+    Raises:
+        ValueError: a line of another number of words.
+    """
     for number, line in lines(path):
         words = line.split()
         if line.startswith(":"):
             section = line[1:].strip()
-        elif len(words) == 4:
+        elif len(words) in counts:
             yield section, words
         elif words:
-            raise ValueError(f"{path}:{number}: {len(words)} words; a question has four, and a section begins with ':'")
+            raise ValueError(f"{path}:{number}: {len(words)} words; {rule}")
 
 
 def _pairs(path: str | Path) -> Iterator[tuple[str, str, float]]:

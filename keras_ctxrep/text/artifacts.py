@@ -159,6 +159,25 @@ def append_archive(path: str | Path, data: bytes, files: Mapping[str, bytes]) ->
                 archive.writestr(zipfile.ZipInfo(name), content)
 
 
+def read_arrays(path: str | Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of a .npz file that is not compressed, so that they cannot grow in memory.
+
+    Args:
+        path: the file.
+        names: of the arrays to read (default: all).
+
+    Raises:
+        ValueError: the file or an array is missing, damaged or compressed; the message is the reason alone.
+    """
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in arrays.zip.infolist()):
+                raise ValueError("it is compressed")
+            return {name: arrays[name] for name in (arrays.files if names is None else names)}
+    except (OSError, ValueError, KeyError, EOFError, MemoryError, TypeError, zipfile.BadZipFile) as error:
+        raise ValueError(checks.first_line(error)) from None
+
+
 def check_finite(path: str | Path, weights: Iterable[tuple[str, np.ndarray]]) -> None:
     """Checks the weights of a model that is loaded: 0.04 seconds of a processor for the 110 million of BERT-base.
 

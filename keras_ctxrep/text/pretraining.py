@@ -1,7 +1,6 @@
 """Batches of pretraining from text: the words and targets of ELMo's biLM, the masked pairs of BERT's MLM and NSP."""
 
 import itertools
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_ctxrep.text.artifacts import read_arrays
 from keras_ctxrep.text.features import Features, Row, WordPieceFeatures, line_numbers
 from keras_ctxrep.text.tokens import Characters, WordPiece, count_words
 
@@ -526,14 +526,10 @@ def read_masked(path: str | Path, order: Callable[[int], np.ndarray] = np.arange
         ValueError: it is no such file, or is damaged.
     """
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in arrays.zip.infolist()):
-                raise ValueError("it is compressed, as `ctxrep prepare` wrote none")  # it may not grow in memory
-            parts = {name: arrays[name] for name in ("tokens", "sizes", "first", "positions", "labels", "counts")}
-            follows = arrays["follows"]
-    except (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+        parts = read_arrays(path, ("tokens", "sizes", "first", "positions", "labels", "counts", "follows"))
+    except ValueError as error:
         raise ValueError(f"{path}: not a file of pretraining examples; run `ctxrep prepare` again: {error}") from None
-    ends, stops = np.cumsum(parts["sizes"]), np.cumsum(parts["counts"])
+    ends, stops, follows = np.cumsum(parts["sizes"]), np.cumsum(parts["counts"]), parts["follows"]
     for index in order(len(follows)):
         span = slice(ends[index] - parts["sizes"][index], ends[index])
         predicted = slice(stops[index] - parts["counts"][index], stops[index])

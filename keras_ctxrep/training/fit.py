@@ -233,9 +233,8 @@ def _run(model, data, progress: Progress, checkpoint: Checkpoint | None, callbac
             print(f"terminated; the same command goes on from {where}", file=sys.stderr, flush=True)
         raise
     except (OSError, ValueError, tf.errors.UnknownError, tf.errors.InvalidArgumentError) as error:
-        kind, message = _classify_error(
-            error
-        )  # a full disk, a loss that is no number, or a file of the data that is gone
+        # a full disk, a loss that is no number, or a file of the data that is gone
+        kind, message = _classify_error(error)
         hint = checkpoint.resume_hint if checkpoint else ""
         if kind is None or (isinstance(error, kind) and not hint):
             raise
