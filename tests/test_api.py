@@ -156,6 +156,19 @@ def test_one_string_and_generators(encoder, classifier):
                 method(texts)
 
 
+def test_a_model_is_called():
+    """One string and a list, in each kind of model: of an encoder vectors, of a task its answers."""
+    texts = ["the cat", "rain fell"]
+    encoder, classifier, reader = (api_model(task) for task in ("embed", "classify", "answer"))
+    np.testing.assert_array_equal(encoder(texts), encoder.encode(texts))
+    assert encoder("the cat").shape == (8,)
+    assert classifier(texts) == classifier(iter(texts)) == classifier.predict(texts)
+    assert classifier("the cat") == classifier.predict("the cat")
+    assert reader("rain", "the rain fell") == reader.predict("rain", "the rain fell")
+    with pytest.raises(ValueError, match="one text at a time"):
+        classifier(texts, texts)
+
+
 def test_vectors_that_are_not_finite_are_an_error():
     network, bundle = tiny.model("embed")
     broken = model.Model(keras_engine.KerasEngine(network, bundle), bundle)

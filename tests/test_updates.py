@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -159,3 +160,20 @@ def test_over_another_encoder(tuned, published, tmp_path):
     other = saving.replace(bundle, vocab=(*bundle.vocab[:-1], "other"))
     with pytest.raises(ValueError, match="the model is not over this encoder"):
         saving.save_changes(tmp_path / "small", model, other, published, 2)
+
+
+def test_an_encoder_that_is_all_of_its_base(tmp_path, monkeypatch, rng):
+    """The encoder of a pretraining model, under a name of its own: no changes, and the same vectors."""
+    monkeypatch.setattr(places, "SHIPPED", tmp_path / "weights")
+    name = "bert_3_384_12/books_wiki_en"
+    bundle = replace(tiny.bundle("embed"), task="pretrainer")
+    model = saving.build(bundle)
+    for weight in model.weights:
+        weight.assign(rng.normal(size=weight.shape))
+    saving.save(zoo.find(tmp_path) / "weights" / name, model, bundle)
+    saving.save_changes(tmp_path / "similar", *saving.load_encoder(zoo.find(name)), name, rank=4)
+    similar, whole = ctx.load(tmp_path / "similar"), ctx.load(name)
+    assert similar.bundle.encodes and whole.bundle.fills and not updates.read(tmp_path / "similar")
+    np.testing.assert_array_equal(similar(TEXTS), whole.encode(TEXTS))
+    assert similar("rain").shape == (8,)
+    assert whole("the [MASK] fell") == whole.fill(["the [MASK] fell"])[0] == whole(["the [MASK] fell"])[0]

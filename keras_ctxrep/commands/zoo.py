@@ -88,7 +88,7 @@ def _print_list(models: list[dict]) -> None:
     from keras_ctxrep.zoo import entries
 
     rows = [["name", "family", "parameters", "casing", "licence", "source"]]
-    shipped = [["with the package", *entries.FIGURES]]
+    shipped, uses = [["with the package", *entries.FIGURES]], ["for", "---"]
     for model in models:
         source = "cached" if model["cached"] and model["format"] != "shipped" else model["format"] or "none"
         millions = f"{model['parameters'] / 1e6:.1f} M"
@@ -96,7 +96,10 @@ def _print_list(models: list[dict]) -> None:
         if source == "shipped":
             figures = (model["figures"].get(name) for name in entries.FIGURES)
             shipped.append([model["name"], *("-" if value is None else f"{value:.1f}" for value in figures)])
-    print(f"{table(shipped)}\n")
+            uses.append(model["use"])
+    lines = table(shipped).splitlines()
+    width = len(lines[1])
+    print("\n".join(f"{line:{width}}  {use}" for line, use in zip(lines, uses, strict=True)), end="\n\n")
     for name, meaning in entries.FIGURES.items():
         print(f"  {name:8} {meaning}")
     print(f"\n{table(rows)}")

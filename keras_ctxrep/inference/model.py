@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
+from keras_ctxrep import tasks
 from keras_ctxrep.checks import warn
 from keras_ctxrep.inference.engines import Engine, open_model
 from keras_ctxrep.inference.filling import Filling
@@ -75,6 +76,28 @@ class Model:
         return (_load_once, (self.engine.path,)) if self.engine.exported else super().__reduce_ex__(protocol)
 
     # ----------------------------------------------------------------------------------------------------- answers
+
+    def __call__(self, texts: Any, pairs: Any = None) -> Any:
+        """What the model is for: the answers of `predict`; of a masked language model those of `fill`, of an encoder
+        the vectors of `encode`, of a language model the continuations of `generate`.
+
+        Args:
+            texts: one string, or a list of them.
+            pairs: the second text of each, for a model that reads pairs; of a question its context.
+
+        Returns: as the method; of one string its own answer.
+
+        Raises:
+            ValueError: as the method, or `pairs` for a model that reads none.
+
+        >>> load("glove_50/6b")("river").shape
+        (50,)
+        """
+        if pairs is not None or (self.bundle.task in tasks.SERVED and not self.bundle.encodes):
+            return self.predict(texts, pairs)
+        if self.bundle.generates:
+            return self.generate([texts])[0] if isinstance(texts, str) else self.generate(_list(texts))
+        return self.fill(_list(texts)) if self.bundle.fills else self.encode(texts)
 
     @overload
     def predict(  # pyright: ignore[reportOverlappingOverload]  a string is an iterable of strings
@@ -204,21 +227,28 @@ class Model:
             )
         return unit(a) @ unit(b).T
 
-    def fill(self, texts: Sequence[str], top: int = 5) -> list[list[list[Filling]]]:
+    @overload
+    def fill(self, texts: str, top: int = 5) -> list[list[Filling]]: ...  # pyright: ignore[reportOverlappingOverload]
+
+    @overload
+    def fill(self, texts: Sequence[str], top: int = 5) -> list[list[list[Filling]]]: ...
+
+    def fill(self, texts: Any, top: int = 5) -> Any:
         """The most probable pieces for each [MASK] of some texts, by a BERT that has its masked language model.
 
         Each mask is by itself, as in pretraining (Devlin et al. 2018, section 3.1).
 
         Args:
-            texts: each with one [MASK] or more.
+            texts: each with one [MASK] or more; or one string.
             top: pieces for a mask.
 
-        Returns: for each text, for each of its masks in their order, (piece, probability), the most probable first.
+        Returns: for each text, for each of its masks in their order, (piece, probability), the most probable first; of
+            one string its masks.
 
         Raises:
             ValueError: the model has no masked language model, or a text has no mask or is longer than the model reads.
         """
-        return self.engine.fill(texts, top)
+        return self.engine.fill([texts], top)[0] if isinstance(texts, str) else self.engine.fill(texts, top)
 
     def words(self, texts: Sequence[Text]) -> list[WordVectors]:
         """The contextual vectors of the words of each text, from all layers of the encoder.

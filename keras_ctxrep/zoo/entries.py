@@ -47,13 +47,15 @@ class Entry:
     sha256: dict[str, str] = field(default_factory=dict)  #: file name -> SHA-256, of those in an archive too
     positions: int = 512  #: maximum input length of a BERT
     embedding_width: int | None = None  #: of a BERT's table of pieces, if it is projected
+    base: str = ""  #: of a model with answers: the name of the encoder that it changes
+    use: str = ""  #: what it is for, of those that come with the package
     note: str = ""
     figures: dict[str, float] = field(default_factory=dict)  #: what it is worth, of those that come with the package
 
     @property
     def family(self) -> str:
         """ "elmo", "bert", "static", "g2p", a decoder over characters, or "ernie", which is a BERT with ReLU."""
-        return self.name.partition("_")[0].replace("glove", "static")
+        return (self.base or self.name).partition("_")[0].replace("glove", "static")
 
     @property
     def shipped(self) -> bool:
@@ -75,8 +77,8 @@ class Entry:
 
     @property
     def parameters(self) -> int:
-        """Number of weights of the encoder, with the pooler of a BERT; of a model with answers all of them."""
-        return _PARAMETERS.get(self.family, _bert_parameters)(self)
+        """Number of weights of the encoder, with the pooler of a BERT; of a decoder all of them."""
+        return lookup(self.base).parameters if self.base else _PARAMETERS.get(self.family, _bert_parameters)(self)
 
     def as_dict(self) -> dict:
         """What `ctxrep zoo show` prints."""
@@ -92,7 +94,7 @@ class Entry:
             "urls",
             "sha256",
         )
-        values = {name: getattr(self, name, None) for name in (*names, "citation", "note", "figures")}
+        values = {name: getattr(self, name, None) for name in (*names, "citation", "base", "use", "note", "figures")}
         return values | {"size": self.name.partition("/")[0], "urls": list(self.urls)}
 
 
@@ -238,6 +240,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         "bert_3_384_12/books_wiki_en",
         *("shipped", (), _APACHE, "https://arxiv.org/abs/1910.01108", True, 26000),
+        use="similar texts, search, fine-tuning",
         note=f"taught by {_MINILM}, on {_OURS}",
         embedding_width=176,
         figures={"STS-B": 80.5, "SST-2": 83.3, "WNUT-17": 35.3, "MB": 10.7, "ms": 0.9},
@@ -245,24 +248,28 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         "static_128/books_wiki_en",
         *("shipped", (), _APACHE, "https://github.com/MinishLab/model2vec", True, 26000),
+        use="similar texts, fastest and smallest",
         note=f"word pieces without context, taught by {_MINILM}, on {_OURS}",
         figures={"STS-B": 74.2, "SST-2": 81.3, "WNUT-17": 12.4, "MB": 3.6, "ms": 0.2},
     ),
     Entry(
         "glove_50/6b",
         *("shipped", (), "PDDL-1.0", "https://aclanthology.org/D14-1162", True, 60_001),
+        use="word vectors: neighbours, analogies",
         note="word vectors for neighbours and analogies: the most frequent words of Stanford's glove.6B",
         figures={"MB": 3.7},
     ),
     Entry(
         "elmo_2x512_128_512cnn_1xhighway/books_wiki_en",
         *("shipped", (), _APACHE, _ELMO),
+        use="words from their characters; a language model",
         note=_OURS,
         figures={"STS-B": 20.5, "SST-2": 69.1, "WNUT-17": 24.3, "MB": 3.4, "ms": 2.1},
     ),
     Entry(
         "g2p_en/cmudict",
         *("shipped", (), _APACHE, "https://arxiv.org/abs/1508.04025"),
+        use="spelling to phonemes",
         note="spelling to phonemes, trained on CMUdict (BSD-2-Clause): 22.6% of unseen words wrong, 5.3% of phonemes",
         figures={"MB": 2.1},
     ),

@@ -174,6 +174,7 @@ def test_every_entry_is_complete():
         assert all(re.fullmatch(r"https://\S+\.(zip|tar\.gz|hdf5|json|safetensors|txt)", url) for url in entry.urls)
         assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in entry.sha256.values())
         assert bool(entry.urls) == (entry.format not in ("", "shipped")) and (entry.urls or entry.note)
+        assert bool(entry.use) == entry.shipped
         assert (entry.lowercase is None) == (entry.family in ("elmo", "g2p")) == (entry.vocabulary_size == 0)
     digests = [digest for entry in zoo.ENTRIES for file, digest in entry.sha256.items() if file != "vocab.txt"]
     assert len(set(digests)) == len(digests) == 21
@@ -821,7 +822,8 @@ def test_command(server, published, entry, cache, capsys):
     assert main(["zoo", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     shipped, published_lines = lines[: 9 + len(SHIPPED)], lines[9 + len(SHIPPED) :]
-    assert shipped[0].split()[-5:] == ["STS-B", "SST-2", "WNUT-17", "MB", "ms"]
+    assert shipped[0].split()[-6:] == ["STS-B", "SST-2", "WNUT-17", "MB", "ms", "for"]
+    assert all(line.endswith(entry.use) for line, entry in zip(shipped[2:], SHIPPED, strict=False))
     assert [line.split()[0] for line in shipped[2 : 2 + len(SHIPPED)]] == [entry.name for entry in SHIPPED]
     assert len(published_lines) == len(zoo.ENTRIES) + 2
     assert published_lines[0].split()[:3] == ["name", "family", "parameters"]
