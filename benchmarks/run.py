@@ -74,6 +74,9 @@ TEXT, PAIRS = "{data}/wiki_en_slice/train.txt", "{data}/word_similarity/EN-WS-35
 VALID = "{data}/wiki_en_slice/valid.txt"
 BERT, STATIC = "bert_3_384_12/books_wiki_en", "static_128/books_wiki_en"
 BENCHMARKS = {
+    "answers": Benchmark(
+        "answers.py similar --data {data} --out {out}", full=None, needs=("data",), why="trains, and measures nothing"
+    ),
     "bert": Benchmark(
         "bert.py",
         "--size bert_2_64_2 --curve-size bert_2_64_2 --loss-curve 10 --rounds 1 "
@@ -102,6 +105,7 @@ BENCHMARKS = {
     ),
     "encoding": Benchmark(f"encoding.py sentences {TEXT} {STATIC}", "--count 20 --repeat 1", needs=("data",)),
     "encoding lengths": Benchmark("encoding.py lengths", "--quick"),
+    "first_answers": Benchmark("first_answers.py", "none glove_50/6b --rounds 1"),
     "graph_text": Benchmark("graph_text.py", "--count 30 --every 500", data=f"--texts {TEXT}"),
     "kills": Benchmark(f"kills.py --corpus {TEXT}", "--only prepare --kills 1", needs=("data",)),
     "kserve_server": Benchmark(

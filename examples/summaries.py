@@ -29,7 +29,7 @@ articles = {
         "Drivers had asked for a second person on board, for their safety.",
         "The company will send guards on the lines where there was trouble.",
     ],
-    "Researchers taught a small robot to find ripe strawberries by their smell; it picks fewer berries than a person.": [
+    "Researchers taught a small robot to find ripe strawberries by their smell; it is slower than a person.": [
         "Strawberries are picked by hand, because they bruise easily.",
         "There are too few workers in June, and much of the harvest rots in the fields.",
         "At the university, researchers have built a small robot that finds ripe strawberries by their smell.",
