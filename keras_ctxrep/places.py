@@ -1,4 +1,4 @@
-"""Where model folders are kept: those of the package, and the cache of downloads."""
+"""Where models are kept: folders of the package and of the cache, and what is a .tflite file by its name."""
 
 import os
 import re
@@ -11,6 +11,11 @@ SHIPPED = Path(__file__).with_name("zoo") / "weights"  # NAME/ is the model fold
 def cache_folder(cache: str | Path | None = None) -> Path:
     """The folder of downloaded models: `cache`, $CTXREP_CACHE or ~/.cache/keras_ctxrep."""
     return Path(cache or os.environ.get(CACHE) or Path.home() / ".cache" / "keras_ctxrep").expanduser()
+
+
+def is_tflite(path: str | Path) -> bool:
+    """Whether a path is that of a .tflite file, FILE.tflite, or of a model in one with several, FILE.tflite/NAME."""
+    return ".tflite" in (Path(path).suffix, Path(path).parent.suffix)
 
 
 def published(name: str) -> Path | None:

@@ -175,8 +175,13 @@ def load(folder: str | Path) -> ModelFolder:
     return ModelFolder(restore(folder, bundle), bundle)
 
 
-def restore(folder: str | Path, bundle: Bundle) -> keras.Model:
-    """The model of a folder of which the bundle is read already, with its weights; errors as in `load`."""
+def restore(folder: str | Path, bundle: Bundle, merged: bool = True) -> keras.Model:
+    """The model of a folder of which the bundle is read already, with its weights; errors as in `load`.
+
+    Args:
+        folder, bundle: of the model.
+        merged: of a folder of changes, as in `updates.apply`.
+    """
     path = Path(folder) / bundles.WEIGHTS
     if not {bundles.WEIGHTS, bundles.UPDATES} & {*bundle.files}:
         raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it")
@@ -189,7 +194,7 @@ def restore(folder: str | Path, bundle: Bundle) -> keras.Model:
         raise ValueError(f"{path.with_name(bundles.NAME)}: {checks.first_line(error)}") from error
     if bundles.WEIGHTS not in bundle.files:
         path = path.with_name(bundles.UPDATES)
-        _over_base(folder, model, bundle)
+        _over_base(folder, model, bundle, merged)
     else:
         try:
             model.load_weights(path)
@@ -200,13 +205,13 @@ def restore(folder: str | Path, bundle: Bundle) -> keras.Model:
     return model
 
 
-def _over_base(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
+def _over_base(folder: str | Path, model: keras.Model, bundle: Bundle, merged: bool) -> None:
     """Gives a model the weights of the encoder that its bundle names, with the changes in its folder."""
     base = _base(str(bundle.base.get("name", "")), str(folder))
     if base.bundle.files.get(bundles.WEIGHTS) != bundle.base.get("weights"):
         raise ValueError(f"{folder}: made over another version of {bundle.base['name']} than the one that is here")
     try:
-        updates.apply(model, base.model, updates.read(folder))
+        updates.apply(model, base.model, updates.read(folder), merged)
     except ValueError as error:
         raise ValueError(f"{folder}: not the changes of the model in {bundles.NAME}: {error}") from None
 
@@ -250,9 +255,15 @@ def load_encoder(folder: str | Path) -> ModelFolder:
     return load(folder).encoder()
 
 
-def load_served(folder: str | Path) -> ModelFolder:
-    """The model of a folder that can be served: a task model or an encoder itself, a pretraining model's encoder."""
-    return load(folder).served()
+def load_served(folder: str | Path, merged: bool = True) -> ModelFolder:
+    """The model of a folder that can be served: a task model or an encoder itself, a pretraining model's encoder.
+
+    Args:
+        folder: a model folder.
+        merged: as in `restore`.
+    """
+    bundle = bundles.load(folder)
+    return ModelFolder(restore(folder, bundle, merged), bundle).served()
 
 
 def encoder_bundle(model: keras.Model, bundle: Bundle) -> Bundle:

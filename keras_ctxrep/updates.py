@@ -10,7 +10,7 @@ import numpy as np
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.text.artifacts import UPDATES, read_arrays
 
-__all__ = ["apply", "changes", "read", "write"]
+__all__ = ["Updated", "apply", "changes", "read", "write"]
 
 Changes = dict[str, tuple[np.ndarray, ...]]  # LAYER/NUMBER -> an array, or two factors of a difference
 
@@ -56,13 +56,35 @@ def changes(model: keras.Model, base: keras.Model, rank: int) -> Changes:
     return found
 
 
-def apply(model: keras.Model, base: keras.Model, found: Mapping[str, tuple[np.ndarray, ...]]) -> None:
+class Updated:
+    """A dense layer whose low-rank update is computed beside it: the layer of x, and x A B.
+
+    The layer's own kernel stays that of the encoder, which several models in one file share.
+
+    Args:
+        dense: with the encoder's weights.
+        factors: A, (M, rank), and B, (rank, N).
+    """
+
+    def __init__(self, dense: keras.layers.Dense, factors: tuple[np.ndarray, ...]):
+        self.dense, self.factors = dense, [keras.ops.convert_to_tensor(factor, "float32") for factor in factors]
+
+    def __call__(self, x: Any) -> Any:
+        first, second = self.factors
+        return self.dense(x) + keras.ops.matmul(keras.ops.matmul(x, first), second)
+
+
+def apply(
+    model: keras.Model, base: keras.Model, found: Mapping[str, tuple[np.ndarray, ...]], merged: bool = True
+) -> None:
     """Gives a model the weights of an encoder with changes.
 
     Args:
         model: to change, of any weights.
         base: the encoder.
         found: as `changes` gives them.
+        merged: add the products of factors to the kernels; else those of the dense layers within blocks are computed
+            beside them, see `Updated`, by a model that is then good for inference alone.
 
     Raises:
         ValueError: the changes are not of this model: a weight is missing, left over or of another shape.
@@ -73,6 +95,10 @@ def apply(model: keras.Model, base: keras.Model, found: Mapping[str, tuple[np.nd
         arrays = known.get(layer.name, [None] * len(layer.weights))
         for number, (array, weight) in enumerate(zip(arrays, layer.weights, strict=True)):
             factors = [part.astype(np.float32) for part in left.pop(f"{layer.name}/{number}", ())]
+            beside = None if merged or len(factors) < 2 else _dense(layer, weight)
+            if beside is not None:
+                object.__setattr__(layer, beside, Updated(getattr(layer, beside), tuple(factors)))
+                factors = []
             change = factors[0] @ factors[1] if len(factors) == 2 else factors[0] if factors else None
             if change is None and array is None:
                 raise ValueError(f"{layer.name}/{number} is missing")
@@ -83,6 +109,12 @@ def apply(model: keras.Model, base: keras.Model, found: Mapping[str, tuple[np.nd
             weight.assign(change if array is None else array if change is None else array + change)
     if left:
         raise ValueError(f"{', '.join(sorted(left)[:3])} left over")
+
+
+def _dense(layer: keras.layers.Layer, weight: Any) -> str | None:
+    """The attribute of a block that is the dense layer with this kernel; None: it has none."""
+    parts = ((name, part) for name, part in vars(layer).items() if isinstance(part, keras.layers.Dense))
+    return next((name for name, part in parts if part.kernel is weight), None)
 
 
 def write(folder: str | Path, found: Changes) -> None:

@@ -16,6 +16,7 @@ from keras_ctxrep.commands.command import Command, Group, Usage, help_of
 from keras_ctxrep.commands.printing import print_error
 from keras_ctxrep.inference.silence import end_silently, leave_out_unused, start_tensorflow
 from keras_ctxrep.options import LEARNED
+from keras_ctxrep.places import is_tflite
 from keras_ctxrep.version import __version__, install_hint
 
 DESCRIPTION = """\
@@ -260,7 +261,7 @@ def _find_published(args: argparse.Namespace) -> None:
     """Replaces the names of published models by their folders in the cache."""
     for argument in args.models:
         name = getattr(args, argument)
-        if name not in (None, *LEARNED) and not name.endswith(".tflite") and not os.path.exists(name):
+        if name not in (None, *LEARNED) and not is_tflite(name) and not os.path.exists(name):
             from keras_ctxrep import zoo
 
             if name.startswith("hf://"):  # which may have to be converted

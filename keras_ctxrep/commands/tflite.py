@@ -37,6 +37,16 @@ def _lengths(text: str) -> tuple[int, ...]:
         raise ValueError(f"{text!r}: whole numbers with commas between them, 16,64 for example") from None
 
 
+def _name(given: AnyPath) -> str:
+    """What a model is called in a file: its folder's name, of a published one what stands before the slash.
+
+    >>> _name("names_en"), _name("sentiment_en/sst2")
+    ('names_en', 'sentiment_en')
+    """
+    folder = Path(given)
+    return folder.resolve().name if folder.exists() else folder.parts[0]
+
+
 def _print_layers(rows: list[dict], picture: Path) -> None:
     from keras_ctxrep_tflite import acceptance
 
@@ -55,6 +65,10 @@ class Tflite(options.Tflite, Command[Quantized]):
     """
 
     folder: AnyPath = argument(f"published  {FOLDER}; for a page alone also a FILE.tflite")
+    more: Sequence | None = (
+        argument("""[FOLDER ...]  more models for the same file, which has what they share once, such
+        as the encoder of models with answers; FILE.tflite/NAME then opens each, by the name of its folder""")
+    )
     out: AnyPath | None = argument("[--out FILE.tflite] writes  the file to write")
     lengths: Sequence | None = argument(parse=_lengths)(f"""[--lengths N,N,...]  input lengths, in tokens; a text
         runs at the smallest that holds it, and is cut if none does (default: {",".join(map(str, options.LENGTHS))}
@@ -70,6 +84,9 @@ class Tflite(options.Tflite, Command[Quantized]):
         super().__post_init__()
         if self.web is None and (self.out is None or self.litertjs is not None):
             raise Usage("--out FILE.tflite or --web FOLDER is needed; --litertjs is for --web")
+        alone = ("data", "web", "calibrate", "keep_float", "explain", "mediapipe")
+        if self.more and (named := [name for name in alone if getattr(self, name)]):
+            raise Usage(f"--{named[0].replace('_', '-')} is for one model")
         if self.data is None and self.max_drop != options.Tflite.max_drop:
             raise Usage("--max-drop is for --data")
 
@@ -79,6 +96,13 @@ class Tflite(options.Tflite, Command[Quantized]):
         from keras_ctxrep_tflite import page, quantize
 
         folder = self.folder
+        if self.more:
+            several = {_name(given): zoo.find(given) for given in (folder, *self.more)}
+            if len(several) <= len(self.more):
+                names = ", ".join(map(_name, (folder, *self.more)))
+                raise Usage(f"{names}: each model needs a name of its own; rename a folder")
+            quantize.convert_several(several, str(self.out), self.quantize, self.lengths, self.fill)
+            return Quantized(os.path.getsize(str(self.out)), (), ())
         folder = zoo.find(folder) if os.path.isdir(folder) or not os.path.exists(folder) else folder
         bundle = bundles.load(folder)
         if self.web is not None:

@@ -10,6 +10,7 @@ from keras_ctxrep import tasks, zoo
 from keras_ctxrep.inference.predictor import Engine
 from keras_ctxrep.inference.silence import quiet_stderr, start_tensorflow
 from keras_ctxrep.options import AUTO, ENGINES, KERAS
+from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def open_model(
     if search and bundle.task in tasks.SERVED:
         bundle = tasks.with_search(bundle, **search)
     with quiet_stderr():
-        if files.is_file():
+        if artifacts.part(files)[0].is_file():
             from keras_ctxrep_tflite.runtime import LiteRTEngine
 
             return LiteRTEngine(files, bundle, threads or 1)

@@ -55,17 +55,31 @@ class Artifact(NamedTuple):
     check: Callable[[Mapping[str, str]], None]
 
 
+def part(path: str | Path) -> tuple[Path, str]:
+    """A file, and the name of the model in it that is meant by FILE.tflite/NAME; of any other path no name.
+
+    >>> part("nowhere/model.tflite")[1]
+    ''
+    """
+    path = Path(path)
+    inside = path.parent.suffix == ".tflite" and path.parent.is_file()
+    return (path.parent, path.name) if inside else (path, "")
+
+
 def opened(path: Path) -> Artifact:
     """The files of the bundle in a model folder, in the assets.extra of a SavedModel, or at the end of a .tflite file.
+
+    Of a file with several models FILE.tflite/NAME has the bundle of one.
 
     Raises:
         ValueError: there is no bundle, or it cannot be read.
     """
     if path.is_dir():
         return _folder(path)
-    if not path.exists():
+    file, name = part(path)
+    if not file.exists():
         raise ValueError(f"{path}: no such file or folder")
-    return _archive(path)
+    return _archive(file, name)
 
 
 def _folder(path: Path) -> Artifact:
@@ -85,8 +99,8 @@ def _folder(path: Path) -> Artifact:
     return Artifact(folder, lambda name: _content(folder / name), check)
 
 
-def _archive(path: Path) -> Artifact:
-    files, begin = _bundle_files(checks.regular(path))
+def _archive(path: Path, part: str) -> Artifact:
+    files, begin = _bundle_files(checks.regular(path), part)
 
     def check(hashes: Mapping[str, str]) -> None:
         if VOCAB in hashes and hashlib.sha256(files[VOCAB]).hexdigest() != hashes[VOCAB]:
@@ -103,8 +117,12 @@ def _archive(path: Path) -> Artifact:
     return Artifact(path, files.__getitem__, check)
 
 
-def _bundle_files(path: Path) -> tuple[dict[str, bytes], int]:
+def _bundle_files(path: Path, part: str) -> tuple[dict[str, bytes], int]:
     """The bundle's files in the archive at the end of a .tflite file, and where the archive begins.
+
+    Args:
+        path: the file.
+        part: the name of the model in a file with several, whose vocabulary is that of all where it has none; or "".
 
     Raises:
         ValueError: there is no bundle, or it cannot be read.
@@ -112,12 +130,20 @@ def _bundle_files(path: Path) -> tuple[dict[str, bytes], int]:
     remedy = "copy the file again if it was cut off, or write it with `ctxrep tflite`"
     entries: dict[str, zipfile.ZipInfo] = {}
     files: dict[str, bytes | None] = {}
+    parts: list[str] = []
     begin = 0
     with open(path, "rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 entries = {entry.filename: entry for entry in archive.infolist()}
                 begin = min((entry.header_offset for entry in entries.values()), default=0)
+                parts = sorted(name.partition("/")[0] for name in entries if name.endswith(f"/{NAME}"))
+                if part:
+                    shared = {VOCAB: entries[VOCAB]} if VOCAB in entries else {}
+                    own = {
+                        name.rpartition("/")[2]: each for name, each in entries.items() if name.startswith(f"{part}/")
+                    }
+                    entries = shared | own
                 for name in {NAME, VOCAB, CARD} & set(entries):
                     _check_size(name, entries[name].file_size)
                     stored = entries[name].compress_type == zipfile.ZIP_STORED
@@ -125,6 +151,9 @@ def _bundle_files(path: Path) -> tuple[dict[str, bytes], int]:
         except (zipfile.BadZipFile, ValueError, RuntimeError, EOFError, OSError, OverflowError, struct.error) as error:
             if NAME in entries:
                 raise ValueError(f"{path}: the bundle in it cannot be read ({error}); {remedy}") from None
+    if NAME not in files and parts:
+        known = ", ".join(checks.printable(f"{path}/{name}") for name in parts)
+        raise ValueError(f"{path}: {f'no model {checks.printable(part)}' if part else 'several models'} in it: {known}")
     if NAME not in files:
         raise ValueError(f"{path}: no bundle in it; {remedy}")
     for name, data in files.items():

@@ -18,7 +18,7 @@ from keras_ctxrep.text.pairs import APART, PairFeatures
 from keras_ctxrep.text.tokens import vocab_text
 from keras_ctxrep.text.units import UNITS
 
-__all__ = ["Bundle", "from_files", "load", "save", "write_tflite"]
+__all__ = ["Bundle", "from_files", "load", "save", "write_several", "write_tflite"]
 
 FINE_TUNED, PRETRAINED = "# Fine-tuned:", "## The pretrained weights"  # headings in the card of a fine-tuned model
 TFLITE_FIGURES = "## Export to .tflite"  # heading in the card of a .tflite file that was measured
@@ -254,6 +254,23 @@ def write_tflite(path: str | Path, model: bytes, bundle: Bundle, files: Mapping[
     """
     digest = hashlib.sha256(model).hexdigest()
     append_archive(path, model, {**bundle.files_as_bytes({TFLITE: digest}), **(files or {})})
+
+
+def write_several(path: str | Path, model: bytes, several: Mapping[str, Bundle]) -> None:
+    """Writes a .tflite file with several models, whose bundles are in folders of its archive; a common vocabulary once.
+
+    Args:
+        path: the file.
+        model: what LiteRT reads, with the signatures NAME/SIGNATURE.
+        several: name of a model -> its bundle.
+    """
+    digest = hashlib.sha256(model).hexdigest()
+    files: dict[str, bytes] = {}
+    for name, bundle in several.items():
+        for file, content in bundle.files_as_bytes({TFLITE: digest}).items():
+            common = file == VOCAB and files.setdefault(VOCAB, content) == content
+            files |= {} if common else {f"{name}/{file}": content}
+    append_archive(path, model, files)
 
 
 def from_files(files: Mapping[str, bytes], source: str | Path) -> Bundle:

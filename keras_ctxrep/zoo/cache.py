@@ -16,7 +16,7 @@ from keras_ctxrep import places
 from keras_ctxrep.atomic import sha256, temporary_folder
 from keras_ctxrep.checks import printable
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.artifacts import NAME
+from keras_ctxrep.text.artifacts import NAME, part
 from keras_ctxrep.zoo import folders, hub
 from keras_ctxrep.zoo.download import fetch, unpack
 from keras_ctxrep.zoo.entries import PATTERNS, Entry, lookup
@@ -61,7 +61,7 @@ def find(name: str | Path, cache: str | Path | None = None) -> Path:
     Only a model of the Hugging Face Hub is downloaded: its name is an address.
 
     Args:
-        name: a folder or a file, a name of the list, or hf://OWNER/NAME.
+        name: a folder or a file, FILE.tflite/NAME of one with several models, a name of the list, or hf://OWNER/NAME.
         cache: see `cached`.
 
     Raises:
@@ -70,9 +70,9 @@ def find(name: str | Path, cache: str | Path | None = None) -> Path:
     >>> print(find("."))
     .
     """
-    if Path(name).exists():
+    if part(name)[0].exists():
         return Path(name)
-    if Path(name).suffix == ".tflite":
+    if places.is_tflite(name):
         raise ValueError(f"{name}: no such file or folder")
     if str(name).startswith(hub.PREFIX):
         return hub.get(str(name), cache, report=warnings.warn)

@@ -26,7 +26,7 @@ from keras_ctxrep_tflite import acceptance, calibration, compare, weights
 from keras_ctxrep_tflite import mediapipe as for_mediapipe
 from keras_ctxrep_tflite.runtime import LiteRTEngine
 
-__all__ = ["LENGTHS", "Conversion", "build", "convert"]
+__all__ = ["LENGTHS", "Conversion", "build", "convert", "convert_several"]
 
 T = TypeVar("T")
 HALF_MINUTE = 30.0
@@ -91,6 +91,48 @@ def convert(
     """
     options = Tflite(quantize=quantize, calibrate=calibrate, keep_float=keep_float, mediapipe=mediapipe, fill=fill)
     return build(folder, bundles.load(folder), out, options, lengths).write(out)
+
+
+def convert_several(
+    folders: Mapping[str, str | Path],
+    out: str | Path,
+    quantize: str = "none",
+    lengths: Sequence[int] | None = None,
+    fill: bool = False,
+) -> Path:
+    """Writes one .tflite file of several models, which `load("FILE.tflite/NAME")` opens.
+
+    Weights that models have in common are in it once: those of the encoder, of folders that `saving.save_changes` has
+    written over the same one. Their low-rank updates are computed beside it.
+
+    Args:
+        folders: name -> a model folder.
+        out, quantize, lengths: as in `convert`; there is no "int8", which has ranges of one model.
+        fill: pretrained BERTs keep their masked language models.
+
+    Returns: `out`.
+
+    Raises:
+        ValueError, RuntimeError: as in `convert`; or a language model in one direction, or no name of a file.
+    """
+    if wrong := next((name for name in folders if not name or name.startswith(".") or "/" in name), None):
+        raise ValueError(f"{wrong!r}: a name of a model in a file has letters, digits, - and _")
+    if quantize == "int8":
+        raise ValueError(f"quantize={quantize!r}: of several models none, float16 or dynamic")
+    models, several, options = {}, {}, Tflite(quantize=quantize)
+    with _Stages() as stages:
+        for name, folder in stages.over([*folders.items()], "converting, each in a subprocess", "models"):
+            bundle = bundles.load(folder)
+            if bundle.generates:
+                raise ValueError(f"{folder}: a language model in one direction has a file of its own")
+            masked = fill and bundle.fills
+            served = bundle.task in tasks.SERVED or masked
+            cut = _check(folder, bundle if served else replace(bundle, task="embed"), out, options, lengths)
+            model, several[name] = float_model(folder, cut, masked, merged=False)
+            models[name] = weights.quantized(model, quantize)
+    with atomic_write(out) as temporary:
+        bundles.write_several(temporary, weights.joined(models), several)
+    return Path(out)
 
 
 @dataclass(frozen=True)
@@ -263,7 +305,7 @@ def _check(
     folder: str | Path, bundle: Bundle, out: str | Path, options: Tflite, lengths: Sequence[int] | None
 ) -> list[int]:
     """The lengths of the signatures; checks and warns as `convert` says."""
-    if not (Path(folder) / bundles.WEIGHTS).is_file():
+    if not {bundles.WEIGHTS, bundles.UPDATES} & bundle.files.keys():
         raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it; name the model folder that `ctxrep train` wrote")
     if Path(out).suffix != ".tflite":
         raise ValueError(f"{out}: the name must end in .tflite")
@@ -287,11 +329,18 @@ def _check(
     return signature_lengths
 
 
-def float_model(folder: str | Path, lengths: Sequence[int], fill: bool = False) -> tuple[bytes, Bundle]:
-    """The float32 model, with the weights' names in Keras and a signature for each length, and its bundle."""
+def float_model(
+    folder: str | Path, lengths: Sequence[int], fill: bool = False, merged: bool = True
+) -> tuple[bytes, Bundle]:
+    """The float32 model, with the weights' names in Keras and a signature for each length, and its bundle.
+
+    Args:
+        folder, lengths, fill: as in `convert`.
+        merged: of a folder of changes, as in `updates.apply`.
+    """
     with temporary_folder(Path(tempfile.gettempdir(), "ctxrep-converter")) as scratch:
         path = scratch / "model.tflite"
-        model = "masked" if fill else "served"
+        model = "masked" if fill else "merged" if merged else "beside"
         command = [sys.executable, "-m", "keras_ctxrep_tflite.quantize", str(folder), str(path), model]
         process = subprocess.run([*command, *map(str, lengths)], capture_output=True, text=True)
         if process.returncode:
@@ -313,8 +362,10 @@ def _signature_lengths(lengths: Sequence[int] | None, longest: int) -> list[int]
     return sorted({min(length, longest) for length in lengths})
 
 
-def _convert(folder: str, out: str, served: bool, lengths: list[int]) -> None:
+def _convert(folder: str, out: str, kind: str, lengths: list[int]) -> None:
     """The conversion, run in the subprocess: the only place that knows a converter.
+
+    `kind` is "masked", of a masked language model, or "merged" or "beside", of the low-rank updates of what is served.
 
     Another one, such as that of litert-torch, has to keep the signatures and the names in `weights`.
     """
@@ -324,8 +375,9 @@ def _convert(folder: str, out: str, served: bool, lengths: list[int]) -> None:
     from keras_ctxrep import saving
     from keras_ctxrep.models import heads
 
-    model, bundle = saving.load_served(folder) if served else saving.load(folder)
-    if not served:  # without the classifier of next sentences
+    masked = kind == "masked"
+    model, bundle = saving.load(folder) if masked else saving.load_served(folder, kind == "merged")
+    if masked:  # without the classifier of next sentences
         model = keras.Model(model.input, {"mlm_logits": model.output["mlm_logits"]})
     bundles.save(bundle, Path(out).parent)
     task = tasks.SERVED.get(bundle.task)
@@ -405,4 +457,4 @@ def _probe(spec: Any, ids: int) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    _convert(sys.argv[1], sys.argv[2], sys.argv[3] == "served", list(map(int, sys.argv[4:])))
+    _convert(sys.argv[1], sys.argv[2], sys.argv[3], list(map(int, sys.argv[4:])))

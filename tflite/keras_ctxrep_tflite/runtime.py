@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -128,15 +127,25 @@ def filler(path: str | Path, bundle: Bundle, threads: int = 1) -> Filler:
 
 @contextmanager
 def _open(path: str | Path, threads: int) -> "Iterator[_Model]":
-    """A file that LiteRT has opened; what LiteRT logs of its first run in the block is not shown."""
+    """A file that LiteRT has opened; what LiteRT logs of its first run in the block is not shown.
+
+    The models of a file with several share what LiteRT has opened as long as one of them is there.
+    """
     if threads < 1:
         raise ValueError(f"threads={threads}: at least 1")
+    file, part = artifacts.part(path)
+    state = os.stat(file)
+    key = (os.path.abspath(file), state.st_ino, state.st_size, state.st_mtime_ns, threads)
     with quiet_stderr():
-        with _private_copy(path) as copy:
-            _check_weights(path, copy or path)
-            with _naming(path, "not a TFLite file that LiteRT can run", CONVERT):
-                model = _Model(path, copy, threads)
-        yield model
+        shared = _SHARED.get(key) if part else None
+        if shared is None:
+            with _private_copy(file) as copy:
+                _check_weights(file, copy or file)
+                with _naming(file, "not a TFLite file that LiteRT can run", CONVERT):
+                    shared = _File(file, copy, threads)
+            if part:
+                _SHARED[key] = shared
+        yield _Model(path, shared, f"{part}/" if part else "")
 
 
 def _check_weights(path: str | Path, copy: str | Path) -> None:
@@ -148,8 +157,8 @@ def _check_weights(path: str | Path, copy: str | Path) -> None:
     artifacts.check_finite(path, floats)
 
 
-class _Model:
-    """A file that LiteRT has opened: the function that a `Predictor` runs. It is closed when nothing refers to it.
+class _File:
+    """A file that LiteRT has opened; it is closed when nothing refers to it.
 
     Args:
         path: the file.
@@ -165,29 +174,56 @@ class _Model:
             raise ImportError(f"running .tflite files needs LiteRT: {install_hint('edge')}") from None
         cache = ":memory" if sys.platform == "linux" else ""  # of packed weights
         options = Options(cpu_options=CpuOptions(num_threads=threads, xnnpack_weight_cache_path=cache))
-        self.path, self.taking_turns = path, threading.Lock()
-        self.signatures: dict[int, _Signature] = {}  # by their lengths
-        self.steps: dict[str, dict[int, _Signature]] = {}  # those of other parts of the model, by name
+        self.taking_turns, self.signatures = threading.Lock(), weakref.WeakSet[_Signature]()
         if copy is None:
             self.compiled = CompiledModel.from_buffer(Path(path).read_bytes(), options=options)
         else:
             self.compiled = CompiledModel.from_file(str(copy), options=options)
-        weakref.finalize(self, _close, self.compiled, self.signatures, self.steps)
+        weakref.finalize(self, _close, self.compiled, self.signatures)
+
+    def signature(self, name: str) -> "_Signature":
+        """A signature, with buffers of its own."""
+        signature = _Signature(self.compiled, name)
+        self.signatures.add(signature)
+        return signature
+
+
+_SHARED: weakref.WeakValueDictionary[tuple, _File] = weakref.WeakValueDictionary()
+
+
+class _Model:
+    """A model in a file: the function that a `Predictor` runs.
+
+    Args:
+        path: of the model, for messages.
+        file: that LiteRT has opened.
+        prefix: what the names of its signatures begin with; "" of the one model of a file.
+    """
+
+    def __init__(self, path: str | Path, file: _File, prefix: str = ""):
+        self.path, self.file, self.prefix = path, file, prefix
+        self.signatures: dict[int, _Signature] = {}  # by their lengths
+        self.steps: dict[str, dict[int, _Signature]] = {}  # those of other parts of the model, by name
+        names = file.compiled.get_signature_list()
+        self.names = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+    def _signature(self, name: str) -> "_Signature":
+        return self.file.signature(self.prefix + name)
 
     def open_signatures(self, task: Task, bundle: Bundle, sample: dict[str, np.ndarray]) -> None:
         """Opens the signature of each length; a ValueError if its inputs, as of a sample, or outputs do not fit."""
         self.task = task
-        for length in _lengths(self.compiled, bundle, self.steps):
-            self.signatures[length] = _Signature(self.compiled, f"length_{length}")
-            self.signatures[length].check(task, bundle, sample)
+        for length in _lengths(self.names, bundle, self.steps):
+            self.signatures[length] = self._signature(f"length_{length}")
+            self.signatures[length].check(task, bundle, sample, length)
             for name, signatures in self.steps.items():
-                signatures[length] = _Signature(self.compiled, f"{name}_{length}")
+                signatures[length] = self._signature(f"{name}_{length}")
 
     def functions(self, task: Task) -> Mapping[str, Callable[[dict[str, np.ndarray]], Mapping[str, Any]]]:
         """What runs the parts of a task's model, by name."""
         if len(task.model_parts) == 1:
             return {"ids": self}
-        names = {name.partition("_")[0] for name in self.compiled.get_signature_list()} - {"length"}
+        names = {name.partition("_")[0] for name in self.names} - {"length"}
         self.steps.update({name: {} for name in sorted(names)})
 
         def of_equal_length(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -203,7 +239,7 @@ class _Model:
 
     def open_step(self, vocabulary: int) -> int:
         """Opens the signature "step"; gives the numbers of its state, or a ValueError if its tensors do not fit."""
-        step = self.signatures[1] = _Signature(self.compiled, "step")
+        step = self.signatures[1] = self._signature("step")
         inputs = {name: (tensor["dtype"], tensor["shape"]) for name, tensor in step.inputs.items()}
         size = (inputs.get("state") or ("", [1, 0]))[1][-1]
         ids, state = ("int32", [1, 1]), ("float32", [1, size])
@@ -217,8 +253,8 @@ class _Model:
     def open_masked(self, bundle: Bundle) -> int:
         """Opens the signatures of a masked language model; gives how many masks they answer, or a ValueError."""
         positions = 0
-        for length in _lengths(self.compiled, bundle):
-            signature = self.signatures[length] = _Signature(self.compiled, f"length_{length}")
+        for length in _lengths(self.names, bundle):
+            signature = self.signatures[length] = self._signature(f"length_{length}")
             inputs = {name: (tensor["dtype"], tensor["shape"]) for name, tensor in signature.inputs.items()}
             positions = (inputs.get("mlm_positions") or ("", [1, 0]))[1][-1]
             expected = {name: ("int32", [1, length]) for name in bundle.features.keys}
@@ -241,7 +277,7 @@ class _Model:
     def _run(self, inputs: dict[str, np.ndarray], signatures: "dict[int, _Signature]") -> dict[str, np.ndarray]:
         tokens = max(int(inputs[name].sum()) for name in MASKS if name in inputs)
         signature = signatures[min(length for length in signatures if length >= tokens)]
-        with self.taking_turns, _naming(self.path, "LiteRT cannot run this text", CONVERT):
+        with self.file.taking_turns, _naming(self.path, "LiteRT cannot run this text", CONVERT):
             outputs = signature(inputs)
         if mediapipe.PROBABILITIES in outputs:
             outputs["logits"] = mediapipe.logits(outputs.pop(mediapipe.PROBABILITIES), self.task)
@@ -256,10 +292,10 @@ def _equal_length(outputs: dict[str, list], length: int, names: Sequence[str] = 
     }
 
 
-def _close(model: Any, signatures: dict[int, "_Signature"], steps: dict[str, dict[int, "_Signature"]]) -> None:
+def _close(model: Any, signatures: "weakref.WeakSet[_Signature]") -> None:
     """Frees a model, of which LiteRT logs each step too."""
     with quiet_stderr():
-        for signature in chain(signatures.values(), *(each.values() for each in steps.values())):
+        for signature in signatures:
             signature.buffers = [], []
         model.close()
         model.environment.close()
@@ -318,12 +354,12 @@ class _Signature:
             outputs[name] = buffer.read(int(np.prod(tensor["shape"])), tensor["dtype"]).reshape(tensor["shape"])
         return outputs
 
-    def check(self, task: Task, bundle: Bundle, sample: dict[str, np.ndarray]) -> None:
+    def check(self, task: Task, bundle: Bundle, sample: dict[str, np.ndarray], tokens: int) -> None:
         """Raises a ValueError if a name, a shape or the number of labels is not that of the bundle."""
         if set(self.inputs) != set(sample):
             raise ValueError(f"{self.name} reads {', '.join(sorted(self.inputs))}, not {', '.join(sorted(sample))}")
         for name, tensor in self.inputs.items():
-            length = sample[name].shape[1] if name == "marks" else int(self.name.partition("_")[2])
+            length = sample[name].shape[1] if name == "marks" else tokens
             length = bundle.features.size(name, length)
             expected = [1, length, *(tensor["shape"] if name in SUBWORDS else sample[name].shape)[2:]]
             if tensor["shape"] != expected or tensor["dtype"] != "int32":
@@ -340,14 +376,16 @@ class _Signature:
             raise ValueError(f"{self.name} has {shapes['logits'][-1]} logits for {labels} labels")
 
 
-def _lengths(model: Any, bundle: Bundle, parts: Collection[str] = ()) -> list[int]:
+def _lengths(names: Sequence[str], bundle: Bundle, parts: Collection[str] = ()) -> list[int]:
     """The lengths of a model's signatures; a ValueError if one has another name, or none is long enough.
 
     Args:
+        names: of the signatures.
+        bundle: of the model.
         parts: names of others, which are there for each length too.
     """
     lengths = []
-    for name in model.get_signature_list():
+    for name in names:
         prefix, _, length = name.partition("_")
         if prefix in parts and length.isdecimal():
             continue

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_ctxrep.version import install_hint
 
-__all__ = ["quantized", "sizes"]
+__all__ = ["joined", "quantized", "sizes"]
 
 SMALLEST = 1024  # elements: smaller weights stay float32, as in TensorFlow's quantizer
 _OPERANDS = {"FULLY_CONNECTED": 1, "CONV_2D": 1, "BATCH_MATMUL": 1, "GATHER": 0}  # operator -> input that is a weight
@@ -134,6 +134,47 @@ def quantized(
         if only is None or weight.name in only:
             writer.rewrite(weight)
     return packed(model)
+
+
+def joined(models: Mapping[str, bytes]) -> bytes:
+    """One model of several, with the signatures of each as NAME/SIGNATURE; what is equal in them is stored once.
+
+    Args:
+        models: name -> the bytes of a model.
+    """
+    together, *others = [(name, read(data)) for name, data in models.items()]
+    _rename(*together)
+    whole = together[1]
+    whole.metadataBuffer = None
+    codes = {_code(code): number for number, code in enumerate(whole.operatorCodes)}
+    for name, model in others:
+        _rename(name, model)
+        graphs, buffers = len(whole.subgraphs), len(whole.buffers)
+        for code in model.operatorCodes:
+            if codes.setdefault(_code(code), len(whole.operatorCodes)) == len(whole.operatorCodes):
+                whole.operatorCodes.append(code)
+        for graph in model.subgraphs:
+            for tensor in graph.tensors:
+                tensor.buffer += buffers
+            for operator in graph.operators:
+                operator.opcodeIndex = codes[_code(model.operatorCodes[operator.opcodeIndex])]
+                for key in vars(operator.builtinOptions) if operator.builtinOptions is not None else ():
+                    if key.endswith("ubgraphIndex") or key == "subgraph":  # of a loop, a condition or a call
+                        setattr(operator.builtinOptions, key, getattr(operator.builtinOptions, key) + graphs)
+        for signature in model.signatureDefs:
+            signature.subgraphIndex += graphs
+        whole.subgraphs, whole.buffers = [*whole.subgraphs, *model.subgraphs], [*whole.buffers, *model.buffers]
+        whole.signatureDefs = [*whole.signatureDefs, *model.signatureDefs]
+    return packed(whole)
+
+
+def _rename(name: str, model: Any) -> None:
+    for signature in model.signatureDefs:
+        signature.signatureKey = f"{name}/".encode() + signature.signatureKey
+
+
+def _code(code: Any) -> tuple:
+    return max(code.builtinCode, code.deprecatedBuiltinCode), code.customCode, code.version
 
 
 def watched(data: bytes) -> bytes:
