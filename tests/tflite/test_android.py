@@ -16,11 +16,13 @@ from ai_edge_litert.interpreter import Interpreter
 
 import keras_ctxrep as ctx
 from keras_ctxrep import saving, tasks
+from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
 from keras_ctxrep.text.pretraining import MARKERS
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep_tflite import quantize, runtime
+from tests import tiny
 from tests.reference import character_data
 
 ROOT = Path(__file__).parent.parent.parent
@@ -79,9 +81,19 @@ def test_texts_of_language_models(run, golden_generation):
 
 def test_litert_is_given_buffers_and_asked_for_some(run):
     """Of a stub: neither LiteRT's classes nor its network are here."""
-    answers, steps = run("litert").splitlines()
+    answers, steps, part = run("litert").splitlines()
     assert answers == "[a] [2.0, -4.0, 18.0] [0.0, 0.0, 2.0] [double]"
     assert steps == "[5.0, 0.0] [7.0, 10.0]"
+    assert part == "[length_8] " + 3 * "[names/length_8]"
+
+
+def test_the_bundles_of_several_models(run, tmp_path):
+    several = {"names": tiny.bundle("tag"), "films": tiny.bundle("classify", labels=("bad", "good"))}
+    bundles.write_several(tmp_path / "answers.tflite", b"model", several)
+    for name, bundle in several.items():
+        expected = f"{bundle.task} true {','.join(bundle.labels)}  [{', '.join(bundle.vocab)}]\n"
+        assert run("bundle", tmp_path / "answers.tflite", name) == expected
+    assert "no bundle other/ in this file" in run("bundle", tmp_path / "answers.tflite", "other")
 
 
 def test_java_in_the_readme_compiles(compiled, tmp_path):

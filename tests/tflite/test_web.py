@@ -92,6 +92,36 @@ def test_texts_that_are_read_apart_are_refused():
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_one_of_several_models(tmp_path):
+    """Its bundle, the vocabulary of all and its signatures, of a file that a stub of LiteRT runs."""
+    several = {"names": tiny.bundle("tag"), "films": tiny.bundle("classify", labels=("bad", "good"))}
+    bundles.write_several(tmp_path / "answers.tflite", b"model", several)
+    script = f"""
+        import {{ readFileSync }} from "node:fs";
+        import {{ load }} from {json.dumps((page.WEB / "ctxrep.js").as_uri())};
+        globalThis.fetch = async (url) => new Response(readFileSync(url));
+        const bytes = new Uint8Array(readFileSync({json.dumps(str(tmp_path / "answers.tflite"))}));
+        const signature = (name) => ({{ getInputDetails: () => [], run: async () => {{ throw new Error(name); }} }});
+        const names = ["names/length_16", "films/length_16"];
+        const signatures = Object.fromEntries(names.map((name) => [name, signature(name)]));
+        class Tensor {{ delete() {{}} }}
+        const litert = {{ Tensor, getGlobalLiteRtPromise: () => true, loadAndCompile: async () => ({{ signatures }}) }};
+        for (const model of ["names", "films", undefined]) {{
+          try {{
+            const made = await load(bytes, {{ litert, model }});
+            console.log(made.bundle.task, made.bundle.labels.length);
+            await made.predict("the cat");
+          }} catch (error) {{ console.log(error.message); }}
+        }}
+    """
+    command = ["node", "--input-type=module", "--eval", script]
+    process = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    assert process.returncode == 0, process.stderr
+    expected = ["tag 3", "names/length_16", "classify 2", "films/length_16"]
+    assert process.stdout.splitlines() == [*expected, "several models in this file: name one of names, films"]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_a_page_reacts_while_texts_are_encoded(tmp_path):
     """100 texts, each of which keeps the processor busy for 4 ms, are interrupted about every 20 ms."""
     for name, data in tiny.bundle("embed").files_as_bytes().items():

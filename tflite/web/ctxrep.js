@@ -472,11 +472,12 @@ function signatureKind({ task, settings }) {
  * that holds it. A language model in one direction is a `Generator`, a masked one a `Filler`.
  *
  * @param {string|URL|Uint8Array} source the address of the file, or its bytes
- * @param {{litert?: any, wasm?: string|URL, threads?: number}} options the module "@litertjs/core"; the folder of its
- *   .wasm files (default: where the module was found); threads, for a page that is cross-origin isolated
+ * @param {{litert?: any, wasm?: string|URL, threads?: number, model?: string}} options the module "@litertjs/core"; the
+ *   folder of its .wasm files (default: where the module was found); threads, for a page that is cross-origin isolated;
+ *   the name of the model, in a file of several
  * @returns {Promise<any>} a `Predictor`, or one of the two
  */
-export async function load(source, { litert, wasm, threads = 1 } = {}) {
+export async function load(source, { litert, wasm, threads = 1, model: part } = {}) {
   const tables = fetched(new URL("unicode.json", import.meta.url));
   const [core, bytes] = await Promise.all([
     litert ?? import("@litertjs/core"),
@@ -484,10 +485,17 @@ export async function load(source, { litert, wasm, threads = 1 } = {}) {
   ]);
   const { begin, files } = unzipped(bytes);
   const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-  const text = (/** @type {string} */ name) => decoder.decode(files[name]);
-  if (!files["bundle.json"]) throw new Error("no bundle in this file: write it with `ctxrep tflite`");
-  const bundle = JSON.parse(text("bundle.json"));
-  const vocab = files["vocab.txt"] ? text("vocab.txt").replace(/\n$/, "").split("\n") : [];
+  const prefix = part ? `${part}/` : "";
+  const file = (/** @type {string} */ name) => files[prefix + name] ?? (name === "vocab.txt" ? files[name] : undefined);
+  const bundleBytes = file("bundle.json");
+  if (!bundleBytes) {
+    const parts = Object.keys(files).filter((name) => name.endsWith("/bundle.json")).map((name) => name.split("/")[0]);
+    if (parts.length) throw new Error(`several models in this file: name one of ${parts.join(", ")}`);
+    throw new Error("no bundle in this file: write it with `ctxrep tflite`");
+  }
+  const bundle = JSON.parse(decoder.decode(bundleBytes));
+  const words = file("vocab.txt");
+  const vocab = words ? decoder.decode(words).replace(/\n$/, "").split("\n") : [];
   const model = bytes.subarray(0, begin);
   await check(model, bundle.files?.["model.tflite"]);
   const folder = () => String(wasm ?? new URL("../wasm/", import.meta.resolve("@litertjs/core")));
@@ -496,7 +504,8 @@ export async function load(source, { litert, wasm, threads = 1 } = {}) {
   const options = parallel ? { cpuOptions: { numThreads: threads } } : {};
   const compiled = await core.loadAndCompile(model, { accelerator: "wasm", ...options });
   const unicode = new Unicode(JSON.parse(decoder.decode(await tables)));
-  const { signatures } = compiled;
+  const all = Object.entries(compiled.signatures).filter(([name]) => name.startsWith(prefix));
+  const signatures = Object.fromEntries(all.map(([name, signature]) => [name.slice(prefix.length), signature]));
   const kind = signatureKind(bundle);
   const names = Object.keys(signatures).filter((name) => name.startsWith(`${kind}_`));
   if (bundle.task === "translate" && !names.length) throw new Error("no search in this file: convert the model again");

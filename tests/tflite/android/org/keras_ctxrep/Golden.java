@@ -47,7 +47,7 @@ public final class Golden {
             return;
         }
         if (arguments[0].equals("bundle")) {
-            bundle(Path.of(arguments[1]));
+            bundle(Path.of(arguments[1]), arguments.length > 2 ? arguments[2] : "");
             return;
         }
         int failures = 0;
@@ -74,10 +74,10 @@ public final class Golden {
         return files;
     }
 
-    private static void bundle(Path path) throws IOException {
+    private static void bundle(Path path, String model) throws IOException {
         try (FileChannel channel = FileChannel.open(path)) {
             ByteBuffer file = channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size());
-            Bundle bundle = Bundle.of(file);
+            Bundle bundle = Bundle.of(file, model);
             String text = String.join(",", bundle.labels()) + " " + bundle.card() + " " + bundle.vocab;
             System.out.println(bundle.task() + " " + bundle.matches(file) + " " + text);
         } catch (IllegalArgumentException error) {
@@ -97,6 +97,37 @@ public final class Golden {
             Map<String, float[]> second = runner.step(7, first.get("state"));
             System.out.println(Arrays.toString(first.get("logits")) + " " + Arrays.toString(second.get("logits")));
         }
+        try (Runner part = new Echo().of("names")) {
+            String name = part.signatures().get(0);
+            Map<String, float[]> values = part.run(name, Collections.emptyMap(), Collections.emptyList());
+            System.out.println(part.signatures() + " " + part.inputs(name) + part.outputs(name) + values.keySet());
+        }
+    }
+
+    /** A runner of two models, whose answers are the names that it is asked with. */
+    private static final class Echo implements Runner {
+        @Override
+        public List<String> signatures() {
+            return Arrays.asList("names/length_8", "other/length_16");
+        }
+
+        @Override
+        public List<String> inputs(String signature) {
+            return Collections.singletonList(signature);
+        }
+
+        @Override
+        public List<String> outputs(String signature) {
+            return Collections.singletonList(signature);
+        }
+
+        @Override
+        public Map<String, float[]> run(String signature, Map<String, int[]> inputs, List<String> outputs) {
+            return Collections.singletonMap(signature, new float[0]);
+        }
+
+        @Override
+        public void close() {}
     }
 
     private static void time(Map<String, byte[]> files, String text) {

@@ -98,6 +98,17 @@ public final class Bundle {
      * @throws IllegalArgumentException there is no bundle in it, or it is damaged
      */
     public static Bundle of(ByteBuffer file) {
+        return of(file, "");
+    }
+
+    /**
+     * Reads the bundle of one of the models of a .tflite file with several.
+     *
+     * @param file as above
+     * @param model its name; "" of the one model of a file
+     * @throws IllegalArgumentException there is no bundle of this name in it, or it is damaged
+     */
+    public static Bundle of(ByteBuffer file, String model) {
         ByteBuffer data = file.duplicate().order(ByteOrder.LITTLE_ENDIAN);
         data.clear();
         int end = data.limit() - END_SIZE;
@@ -122,7 +133,18 @@ public final class Bundle {
                 size = Math.min(size, header);
                 entry += 46 + name + more;
             }
-            return new Bundle(files, size);
+            String prefix = model.isEmpty() ? "" : model + "/";
+            Map<String, byte[]> own = new HashMap<>();
+            for (String name : new String[] {"bundle.json", "vocab.txt", "card.md"}) {
+                byte[] content = files.getOrDefault(prefix + name, name.equals("vocab.txt") ? files.get(name) : null);
+                if (content != null) {
+                    own.put(name, content);
+                }
+            }
+            if (!own.containsKey("bundle.json")) {
+                throw new IllegalArgumentException("no bundle " + prefix + " in this file, which has " + files.keySet());
+            }
+            return new Bundle(own, size);
         } catch (IndexOutOfBoundsException error) {
             throw new IllegalArgumentException("the archive at the end of this file is damaged");
         }

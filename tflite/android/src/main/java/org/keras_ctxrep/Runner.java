@@ -50,6 +50,16 @@ public interface Runner extends AutoCloseable {
         throw new UnsupportedOperationException("this runner runs no language models");
     }
 
+    /**
+     * One of the models of a file with several.
+     *
+     * @param model its name
+     * @return what runs the signatures of this model alone; closing it closes the file
+     */
+    default Runner of(String model) {
+        return new Part(this, model + "/");
+    }
+
     /** Frees the memory of the model. */
     @Override
     void close();
