@@ -7,8 +7,9 @@
 (config.json, model.safetensors, tokenizer), by `recipes.finetune` and by PyTorch and transformers in an environment of
 their own. Rows, epochs, batch sizes, rates, warm-up, decay, clipping, dropout, lengths and windows are the same, both
 bucket rows by length, both take the weights at the end, and the figures are computed by the same code. "pretrained":
-the same tasks and the two of "spans" from the BERT that comes with the package, from random weights of its size, and
-single texts by a biLSTM over the static table that comes with it; a little longer, the weights at the end.
+the same tasks and the two of "spans" from the BERTs that come with the package, from random weights of the smaller
+one's size, from `--minilm`, and single texts by a biLSTM over the static table that comes with it; a little longer, the
+weights at the end.
 "glue": cells of `ctxrep glue` beside PyTorch and transformers, as "finetuned" has them, with the arguments of their
 run_glue (`--warmup_ratio 0.1 --weight_decay 0.01`).
 "context": one biLSTM over learned word embeddings, over GloVe's, over a biLM, frozen (`--elmo`), and over a biLM's mix
@@ -51,6 +52,7 @@ from keras_ctxrep.text.features import Row, window_step
 ROOT = Path(__file__).parents[1]
 STATIC = str(zoo.find("static_128/books_wiki_en"))
 SHIPPED = str(zoo.find("bert_3_384_12/books_wiki_en"))
+SIX_LAYERS = "bert_6_384_12/books_wiki_en"
 ELMO = str(zoo.find("elmo_2x512_128_512cnn_1xhighway/books_wiki_en"))
 STRIDE, MAX_ANSWER, MAX_QUESTION = 128, 30, 64
 DEV = 400  # examples by which "context" keeps the best epoch
@@ -100,7 +102,7 @@ PRETRAINED = {
     name: replace(task, learning_rate=0.0, batch_size=16, epochs=EPOCHS[name])
     for name, task in (FINETUNED | SPANS).items()
 }
-RATES = {"random weights": 5e-4, "shipped BERT": 3e-4, "static table": 3e-3}
+RATES = {"random weights": 5e-4, "shipped BERT": 3e-4, "six layers": 2e-4, "MiniLM": 2e-4, "static table": 3e-3}
 SINGLE_TEXTS = ("SST-2", "WNUT-17", "roles", "pronouns")  # what a static table is a model of
 PAIRS = {
     "MRPC": Task("classify", ("accuracy", "f1"), 4076, 64, 32, 1e-3, 4),
@@ -560,7 +562,8 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
                 stack: dict[str, Any] = {"stack": "lstm", "units": 128}
                 return ours(replace(task, batch_size=32), rows, files["few"], test, STATIC, out, seed, **stack)
             scratch = engine == "random weights"
-            return ours(task, rows, files["few"], test, SHIPPED, out, seed, dropout=0.1, from_scratch=scratch)
+            encoder = {"six layers": SIX_LAYERS, "MiniLM": args.minilm}.get(engine, SHIPPED)
+            return ours(task, rows, files["few"], test, encoder, out, seed, dropout=0.1, from_scratch=scratch)
         if engine in BERT_SPANS:
             epochs, rate = BERT_SPANS[engine][name]
             task = replace(task, batch_size=16, learning_rate=rate, epochs=epochs)
@@ -592,7 +595,7 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
                     path.write_text("\n".join(part_lines).rstrip("\n") + "\n", "utf-8")
                 files = {"rows": rows, "dev": dev, "test": test, "few": few, "rest": rest}
                 for engine in ENGINES[part]:
-                    if (engine == "BERT" or part in ("glue", "quantized", "students")) and not args.minilm:
+                    if (engine in ("BERT", "MiniLM") or part in ("glue", "quantized", "students")) and not args.minilm:
                         continue
                     if (part, engine) == ("pretrained", "static table") and name not in SINGLE_TEXTS:
                         continue

@@ -17,6 +17,7 @@ from keras_ctxrep.inference.engines import opened_once
 from keras_ctxrep.inference.silence import end_silently
 from keras_ctxrep.options import Prediction
 from keras_ctxrep.parallel import run_in_processes, run_on
+from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.corpus import available_lines
 from keras_ctxrep.version import __version__
@@ -108,9 +109,9 @@ def _answer(part: Path) -> bool:
 
 def _digest(path: Path) -> str:
     """A hash of an artifact."""
-    path, _ = bundles.located(path)
+    path, name = artifacts.part(bundles.located(path)[0])
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
+    return hashlib.sha256("".join([*map(sha256, files), name]).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

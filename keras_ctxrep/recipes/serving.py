@@ -106,7 +106,7 @@ class Source:
     def __init__(self, path: str | Path, name: str | None):
         self.path = Path(zoo.find(path))
         self.open: Callable[[Path, str, int], Served]
-        if self.path.is_file():
+        if artifacts.part(self.path)[0].is_file():
             self.kind, self.open, default = "a .tflite file", _of_file, self.path.stem
         elif (self.path / bundles.NAME).is_file():
             self.kind, self.open, default = "a model folder", _of_model_folder, self.path.resolve().name
@@ -123,8 +123,8 @@ class Source:
             path = artifacts.latest(self.path)
             files = sorted(file for file in path.rglob("*") if file.is_file())
         else:
-            path = self.path
-            files = [path if path.is_file() else path / bundles.NAME]  # has the hashes of the other files
+            path, (file, _) = self.path, artifacts.part(self.path)
+            files = [file if file.is_file() else path / bundles.NAME]  # has the hashes of the other files
         stats = [file.stat() for file in files]
         return path, *((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
 

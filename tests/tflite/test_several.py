@@ -10,8 +10,11 @@ import pytest
 import keras_ctxrep as ctx
 from keras_ctxrep import places, saving, updates, zoo
 from keras_ctxrep.cli.main import main
+from keras_ctxrep.inference.engines import open_model
+from keras_ctxrep.recipes import serving
+from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep_tflite import quantize, runtime, weights
+from keras_ctxrep_tflite import compare, quantize, runtime, weights
 from tests import tiny
 
 pytestmark = [pytest.mark.trains, pytest.mark.usefixtures("tflite_in_process")]
@@ -86,6 +89,15 @@ def test_updates_beside_a_layer_give_what_merged_ones_give(folders):
     np.testing.assert_allclose(found, expected, atol=1e-5)
     without = {key: parts for key, parts in updates.read(folders["sentiment"]).items() if len(parts) == 1}
     assert len(without) < len(updates.read(folders["sentiment"]))
+
+
+def test_it_is_served_and_compared(folders, file):
+    served = serving.opened(file / "sentiment")
+    answer = served.run("serving_default", {"text": np.array([b"rain"], object)})
+    assert served.name == "sentiment" and {*answer["label"]} <= {*"ab"}
+    engines = [open_model(path) for path in (folders["sentiment"], file / "sentiment")]
+    rows = compare.compare(engines, [Example(text) for text in TEXTS])
+    assert rows[1]["agreement"] == 1 and rows[1]["bytes"] == file.stat().st_size
 
 
 def test_by_commands(folders, tmp_path, capsys, monkeypatch):

@@ -18,7 +18,7 @@ from keras_ctxrep import tasks
 from keras_ctxrep.inference.predictor import Engine, Predictor
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.tasks.task import warn_of_unseen
-from keras_ctxrep.text import scores
+from keras_ctxrep.text import artifacts, scores
 from keras_ctxrep.text.bundle import Bundle
 
 __all__ = ["compare", "engines_table", "lengths_table", "start"]
@@ -205,7 +205,8 @@ def _agreement(task: Any, reference: dict, answer: dict) -> list[tuple[bool, flo
 
 
 def size(path: Path) -> int:
-    """Bytes of a file, or of all files below a folder."""
+    """Bytes of a file, also where one of the models in it is meant, or of all files below a folder."""
+    path, _ = artifacts.part(path)
     return (
         path.stat().st_size
         if path.is_file()
