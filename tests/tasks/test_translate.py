@@ -29,9 +29,8 @@ def bundle_of(decoder="recurrent", units="words", **settings):
     """An untrained model over characters."""
     config = lm.Config(units="characters", layers=0, width=8, dropout=0.0, vocabulary_size=len(CHARACTERS))
     labels = target_tokens.learn(units, {"K": 3, "AE": 3, "T": 2, "B": 1, " ": 1}, 30)
-    head = {"kind": decoder, "units": 8, "dropout": 0.0} | (
-        {"heads": 2, "context": 6} if decoder != "recurrent" else {}
-    )
+    own = {"transformer": {"heads": 2, "context": 6}, "convolutional": {"layers": 2}}
+    head = {"kind": decoder, "units": 8, "dropout": 0.0} | own.get(decoder, {})
     stack = {"kind": "lstm", "units": 4, "dropout": 0.0}
     settings = {"units": units, "target_length": 6, "beams": 3, "alpha": 0.6} | settings
     parts = {"vocab": CHARACTERS, "head": head, "stack": stack, "settings": settings}
@@ -142,7 +141,9 @@ def test_saved_and_loaded(tmp_path):
 
 
 @pytest.mark.trains
-@pytest.mark.parametrize(("units", "decoder"), [("characters", "recurrent"), ("subwords", "transformer")])
+@pytest.mark.parametrize(
+    ("units", "decoder"), [("characters", "recurrent"), ("subwords", "transformer"), ("words", "convolutional")]
+)
 def test_all_engines_give_the_same_text(units, decoder, tmp_path):
     from keras_ctxrep_export import saved_model
     from keras_ctxrep_tflite import quantize, runtime
