@@ -13,7 +13,7 @@ from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.inference.keras_engine import predictor_of
 from keras_ctxrep.models import lm
 from keras_ctxrep.recipes import finetune
-from keras_ctxrep.tasks.translate import Translation
+from keras_ctxrep.tasks.translate import DECODERS, TranslateOptions, Translation
 from keras_ctxrep.text import target_tokens
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.target_tokens import TargetTokens
@@ -83,6 +83,15 @@ def test_targets_of_a_text_count_wherever_they_stand():
     assert metrics.scores["exact_match"] == 0.5  # of two texts
     assert metrics.scores["word_error_rate"] == 2 / 3  # two edits of B IY, none of EY
     assert metrics.errors.tolist() == [0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_decoder_is_built_of_the_options(decoder):
+    options = TranslateOptions(decoder=decoder, decoder_units=8, decoder_layers=2, target_length=6, attention="dot")
+    model = saving.build(replace(bundle_of(), head=task.head_options(options)))
+    start, step = task.parts(model).values()
+    state = {"recurrent": 2 * 2 * 8 + 8, "transformer": 2 * 6 * 2 * 8 + 1, "convolutional": 2 * 2 * 8 + 1}[decoder]
+    assert start.output["state"].shape[-1] == step.input["state"].shape[-1] == state
 
 
 @pytest.mark.parametrize("decoder", ["recurrent", "transformer"])
