@@ -200,8 +200,10 @@ def convolutional(
     (eq. 2, over sqrt(2)); e_j is a projection of the encoder's layer 0, the vectors of the tokens without their
     context. Unlike in the paper, positions are the fixed sines and cosines of Vaswani et al. 2017, section 3.5, added
     to vectors of unit variance: a learned table would have no vectors for targets longer than those of the training,
-    which a search may write. The table of the tokens' vectors is the kernel of the softmax too, and the gradients of
-    the encoder are not divided by the number of blocks (section 3.4), which optimizers such as Adam would undo.
+    which a search may write. The table of the tokens' vectors is the kernel of the softmax too; the kernel of the dense
+    layer is drawn ten times smaller than in section 3.5, so that the first predictions are about uniform, as with the
+    smaller vectors of the paper. The gradients of the encoder are not divided by the number of blocks (section 3.4),
+    which optimizers such as Adam would undo.
 
     The models share the encoder's layers: training trains `encoder` unless `encoder.trainable = False`.
 
@@ -230,7 +232,7 @@ def convolutional(
     drop = Dropout(dropout, name="target_dropout")
     positions = SinusoidalPositions(name="target_positions")
     blocks = [ConvolutionalDecoderBlock(kernel_size, dropout, name=f"decoder_layer_{i}") for i in range(layers)]
-    last = klayers.Dense(width, kernel_initializer=by_inputs(1 - dropout), name="decoder_output")
+    last = klayers.Dense(width, kernel_initializer=by_inputs(0.01 * (1 - dropout)), name="decoder_output")
     vectors, mask = _memory(encoder)
     table = ZeroPadding(name="encoded_tokens")(encoder_outputs(encoder)["layers"][0], mask=mask)
     keys = klayers.Dense(width, kernel_initializer=by_inputs(), name="decoder_keys")(vectors)
