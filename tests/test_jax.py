@@ -60,7 +60,7 @@ for name, (make, arguments) in models.items():
     losses = {key: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for key in targets}
     if name == "tagger":
         losses = {"logits": model.get_layer("crf").loss}
-    model.compile(keras.optimizers.SGD(0.1), losses)
+    model.compile(keras.optimizers.SGD(0.01), losses)
     steps = [float(np.ravel(model.train_on_batch(inputs, targets, weights or None))[0]) for _ in range(2)]
     np.savez(f"{folder}/{name}.found.npz", steps=steps, **outputs)
 assert "tensorflow" not in sys.modules
@@ -113,7 +113,7 @@ def test_jax_gives_what_tensorflow_gives(tmp_path, rng):
         losses = {key: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for key in targets}
         if name == "tagger":
             losses = {"logits": model.get_layer("crf").loss}
-        model.compile(keras.optimizers.SGD(0.1), losses, run_eagerly=True)
+        model.compile(keras.optimizers.SGD(0.01), losses, run_eagerly=True)
         steps = [float(np.ravel(model.train_on_batch(inputs, targets, weights or None))[0]) for _ in range(2)]
         expected[name] = outputs | {"steps": np.array(steps)}
 
