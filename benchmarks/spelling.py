@@ -4,6 +4,7 @@
     python benchmarks/spelling.py --dev dev.tsv --out g2p --lengths          # a folder that is there
     python benchmarks/spelling.py --dev dev.tsv --out g2p_en --words 2000 --corpus books.txt.xz wiki.txt
     python benchmarks/spelling.py --train train.tsv --dev dev.tsv --minutes 12 --out bert --encoder bert_3_384_12
+    python benchmarks/spelling.py --train train.tsv --dev dev.tsv --out conv --decoder convolutional --layers 3
 
 The files have the columns text and target, one row a pronunciation. WER is the fraction of words whose answer is none
 of their pronunciations, PER edits to the nearest one over its phonemes. Words a second are of one process, after a
@@ -135,6 +136,8 @@ def main() -> int:
     parser.add_argument("--out", required=True, metavar="FOLDER", help="or the name of a published model")
     parser.add_argument("--minutes", type=float, default=100)
     parser.add_argument("--encoder", default="characters", metavar="M", help="or a model folder or published name")
+    parser.add_argument("--decoder", default="recurrent", help="recurrent, transformer or convolutional")
+    parser.add_argument("--layers", type=int, default=1, metavar="N", help="of the decoder")
     parser.add_argument("--freeze", action="store_true", help="its weights stay as they are")
     parser.add_argument("--words", type=int, help="score the first N words")
     parser.add_argument("--keras-only", action="store_true", help="leave the SavedModel and the .tflite files out")
@@ -152,6 +155,7 @@ def main() -> int:
 
     if args.train:
         options = SETTINGS | {"minutes": args.minutes, "freeze": args.freeze}
+        options |= {"decoder": args.decoder, "decoder_layers": args.layers}
         if args.encoder != "characters" and not args.freeze:
             options = {name: value for name, value in options.items() if name not in ("stack", "units", "stack_layers")}
             options["learning_rate"] = 3e-4

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 NAMES = {  # module -> what it registers with Keras
     "keras_ctxrep.layers": (
-        "Attention AttentionalRNN Bias CRF CarriedState CausalTransformerBlock CharCNN Dropout Embedding "
+        "Attention AttentionalRNN Bias CRF CarriedState CausalTransformerBlock CharCNN ConvolutionalDecoderBlock "
+        "Dropout Embedding "
         "FactorizedEmbedding GatedConvolution MarkIndicator MaskedPooling MemoryAttention NgramContext "
         "PositionEmbedding ProjectedLSTM ReversibleEmbedding ScalarMix SentenceMarkers "
         "SinusoidalPositions SpanMean SpanPooling SubwordEmbedding TakePositions TiedSoftmax "

@@ -27,6 +27,7 @@ MODELS = {
     "tagger": (lambda config: heads.tag(bert.encoder(config), 3, crf=True, dropout=0.0), (BERT,)),
     "recurrent": (lambda config: decoder.recurrent(bert.encoder(config), 9, units=8, dropout=0.0).model, (BERT,)),
     "transformer": (lambda config: decoder.transformer(bert.encoder(config), 9, 8, dropout=0.0).model, (BERT,)),
+    "convolutional": (lambda config: decoder.convolutional(bert.encoder(config), 9, 8, dropout=0.0).model, (BERT,)),
 }
 
 # Runs in a process of its own: reads weights and batch, writes the outputs and the losses of two training steps.
@@ -45,6 +46,7 @@ models = {
     "tagger": (lambda config: heads.tag(bert.encoder(config), 3, crf=True, dropout=0.0), (bert.%r,)),
     "recurrent": (lambda config: decoder.recurrent(bert.encoder(config), 9, units=8, dropout=0.0).model, (bert.%r,)),
     "transformer": (lambda config: decoder.transformer(bert.encoder(config), 9, 8, dropout=0.0).model, (bert.%r,)),
+    "convolutional": (lambda config: decoder.convolutional(bert.encoder(config), 9, 8, dropout=0.0).model, (bert.%r,)),
 }
 for name, (make, arguments) in models.items():
     stored = np.load(f"{folder}/{name}.npz")
@@ -58,7 +60,7 @@ for name, (make, arguments) in models.items():
     losses = {key: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for key in targets}
     if name == "tagger":
         losses = {"logits": model.get_layer("crf").loss}
-    model.compile(keras.optimizers.SGD(0.1), losses)
+    model.compile(keras.optimizers.SGD(0.01), losses)
     steps = [float(np.ravel(model.train_on_batch(inputs, targets, weights or None))[0]) for _ in range(2)]
     np.savez(f"{folder}/{name}.found.npz", steps=steps, **outputs)
 assert "tensorflow" not in sys.modules
@@ -84,6 +86,7 @@ def batches():
     return {
         "recurrent": translated,
         "transformer": translated,
+        "convolutional": translated,
         "tagger": (tagged, {"logits": np.array([[0, 2, 1], [1, 2, -1]], np.int32)}, {}),
         "bilm": language_model_batch(characters, vocabulary, sentences),
         "bert": pretrainer_batch(pieces, [masking(pair, rng) for pair in pairs]),
@@ -110,14 +113,14 @@ def test_jax_gives_what_tensorflow_gives(tmp_path, rng):
         losses = {key: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for key in targets}
         if name == "tagger":
             losses = {"logits": model.get_layer("crf").loss}
-        model.compile(keras.optimizers.SGD(0.1), losses, run_eagerly=True)
+        model.compile(keras.optimizers.SGD(0.01), losses, run_eagerly=True)
         steps = [float(np.ravel(model.train_on_batch(inputs, targets, weights or None))[0]) for _ in range(2)]
         expected[name] = outputs | {"steps": np.array(steps)}
 
     environment = os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # compiles in half the time
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT % (LM, BILM, BERT, BERT, BERT, BERT), str(tmp_path)],
+        [sys.executable, "-c", SCRIPT % (LM, BILM, BERT, BERT, BERT, BERT, BERT), str(tmp_path)],
         env=environment,
         capture_output=True,
         text=True,

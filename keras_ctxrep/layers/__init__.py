@@ -3,6 +3,7 @@
 from keras_ctxrep.layers.attention import (
     Attention,
     AttentionalRNN,
+    ConvolutionalDecoderBlock,
     MemoryAttention,
     TransformerDecoderBlock,
     TwoWayAttention,
@@ -35,6 +36,7 @@ __all__ = [
     "CarriedState",
     "CausalTransformerBlock",
     "CharCNN",
+    "ConvolutionalDecoderBlock",
     "Dropout",
     "Embedding",
     "FactorizedEmbedding",

@@ -126,19 +126,25 @@ class GatedConvolution(Layer):
         self.kernel_size = kernel_size
 
     def build(self, input_shape) -> None:
-        width = input_shape[-1]
-        start = keras.initializers.HeNormal()
+        self._build_kernel(input_shape[-1], keras.initializers.HeNormal())
+
+    def _build_kernel(self, width, start):
         self.kernel = self.add_weight(name="kernel", shape=(self.kernel_size, width, 2 * width), initializer=start)
         self.bias = self.add_weight(name="bias", shape=(2 * width,), initializer="zeros")
 
     def call(self, x, mask, past=None) -> Any:
+        gated, end = self._gated(x, mask, past)
+        x = x + gated
+        return x if past is None else (x, end)
+
+    def _gated(self, x, mask, past):
+        """What is added to x, (B, T, D), and the new `past`."""
         if past is None:
             whole, end = ops.pad(x, ((0, 0), (self.kernel_size - 1, 0), (0, 0))), None
         else:
             whole, end = joined(past, x, mask)
         linear, gate = ops.split(ops.conv(whole, self.kernel, padding="valid") + self.bias, 2, axis=-1)
-        x = x + linear * ops.sigmoid(gate)
-        return x if past is None else (x, end)
+        return linear * ops.sigmoid(gate), end
 
     def compute_output_spec(self, x, mask, past=None) -> Any:
         return _like(x, past, self.compute_dtype)

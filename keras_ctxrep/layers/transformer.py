@@ -314,6 +314,7 @@ class SinusoidalPositions(keras.layers.Layer):
 
     Call:
         x: float32 (B, T, D).
+        before: int32 (B, 1), the tokens before the first one; None: none.
 
     Returns: float32 (B, T, D).
 
@@ -321,16 +322,20 @@ class SinusoidalPositions(keras.layers.Layer):
     [[[0.0, 1.0], [0.8414999842643738, 0.5403000116348267]]]
     """
 
-    def call(self, x) -> Any:
-        width = x.shape[-1]
+    def call(self, x, before=None) -> Any:
+        length, width = ops.shape(x)[1], x.shape[-1]
         frequencies = 10000.0 ** (-np.arange(0, width, 2, dtype="float32") / width)
         # in float32 under any policy: bfloat16 cannot represent all integers above 256
-        angles = ops.arange(ops.shape(x)[1], dtype="float32")[:, None] * frequencies  # (T, D/2)
-        table = ops.reshape(ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1), (-1, 2 * len(frequencies)))
-        return x + ops.cast(table[:, :width], x.dtype)
+        at = ops.arange(length, dtype="float32")[None]
+        if before is not None:
+            at = at + ops.cast(before, "float32")  # (B, T)
+        angles = at[:, :, None] * frequencies  # (B or 1, T, D/2)
+        table = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
+        table = ops.reshape(table, (-1, length, 2 * len(frequencies)))
+        return x + ops.cast(table[:, :, :width], x.dtype)
 
-    def compute_output_shape(self, input_shape) -> Any:
-        return input_shape
+    def compute_output_spec(self, x, before=None) -> Any:
+        return keras.KerasTensor(x.shape, self.compute_dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

@@ -4,17 +4,28 @@ A decoder reads the "sequence" of an encoder's outputs. It is three models over 
 true tokens before each, and two to generate with, of which the first runs once a text and the second once a token.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
 from keras import layers as klayers
 from keras import ops
 
-from keras_ctxrep.layers import AttentionalRNN, Dropout, TiedSoftmax, TransformerDecoderBlock, ZeroPadding
+from keras_ctxrep.layers import (
+    AttentionalRNN,
+    ConvolutionalDecoderBlock,
+    Dropout,
+    SinusoidalPositions,
+    TiedSoftmax,
+    TransformerDecoderBlock,
+    ZeroPadding,
+)
+from keras_ctxrep.layers.attention import by_inputs
 from keras_ctxrep.models.heads import encoder_outputs, mixed
 from keras_ctxrep.models.model import Model
 
-__all__ = ["Decoder", "by_name", "parts", "recurrent", "transformer"]
+__all__ = ["Decoder", "by_name", "convolutional", "parts", "recurrent", "transformer"]
 
 
 class Decoder(NamedTuple):
@@ -156,24 +167,88 @@ def transformer(
     vectors, mask = _memory(encoder)
     pairs = [klayers.Dense(2 * width, name=f"decoder_memory_{index}")(vectors) for index in range(layers)]
     memory = klayers.Concatenate(name="memory")(pairs) if layers > 1 else pairs[0]
-    size = context * 2 * width
-    state = ops.tile(ops.zeros_like(ops.cast(mask[:, :1], "float32")), (1, layers * size + 1))
-    state = ops.reshape(state, (-1, layers * size + 1))
+    shape = context, 2 * width
 
     def decode(ids, ids_mask, memory, memory_mask, state):
-        x, ends, each = drop(softmax(ids, embed=True)), [], []
-        count = ops.cast(state[:, -1:], "int32")
-        for index, block in enumerate(blocks):
-            past = ops.reshape(state[:, index * size : (index + 1) * size], (-1, context, 2 * width))
-            own = memory[:, :, index * 2 * width : (index + 1) * 2 * width]
-            x, end, weights = block(x, mask=ids_mask, past=past, count=count, memory=own, memory_mask=memory_mask)
-            ends.append(ops.cast(ops.reshape(end, (-1, size)), "float32"))
-            each.append(weights)
+        x, count = drop(softmax(ids, embed=True)), ops.cast(state[:, -1:], "int32")
+        own = [memory[:, :, index * 2 * width : (index + 1) * 2 * width] for index in range(layers)]
+        given = {"mask": ids_mask, "count": count, "memory_mask": memory_mask}
+        x, weights, ends = _through(blocks, x, own, state, shape, **given)
         count = ops.minimum(count + ops.sum(ids_mask, axis=1, keepdims=True), context)
-        end = ops.concatenate([*ends, ops.cast(count, "float32")], axis=1)
-        return softmax(norm(x)), sum(each[1:], each[0]) / layers, end
+        return softmax(norm(x)), weights, ops.concatenate([*ends, ops.cast(count, "float32")], axis=1)
 
-    return _models(encoder, decode, memory, mask, state)
+    return _models(encoder, decode, memory, mask, _zeros(mask, layers * math.prod(shape) + 1))
+
+
+def convolutional(
+    encoder: keras.Model,
+    vocabulary_size: int,
+    width: int = 256,
+    layers: int = 3,
+    kernel_size: int = 3,
+    dropout: float = 0.1,
+) -> Decoder:
+    """A decoder of causal convolutions with attention in each block.
+
+    Gehring et al. 2017, https://arxiv.org/abs/1705.03122, section 3: the blocks of `layers.ConvolutionalDecoderBlock`
+    over the sums of the tokens' vectors and those of their positions, and a dense layer before the softmax. A block
+    reads `kernel_size` - 1 tokens more than the one below it, so that a prediction depends on 1 + `layers`
+    (`kernel_size` - 1) tokens, and on the text. Its state has the last `kernel_size` - 1 inputs of each block, and the
+    number of tokens.
+
+    As in the paper, all blocks have the same keys, a projection z_j of the encoder's vectors, and the values z_j + e_j
+    (eq. 2, over sqrt(2)); e_j is a projection of the encoder's layer 0, the vectors of the tokens without their
+    context. Unlike in the paper, positions are the fixed sines and cosines of Vaswani et al. 2017, section 3.5, added
+    to vectors of unit variance: a learned table would have no vectors for targets longer than those of the training,
+    which a search may write. The table of the tokens' vectors is the kernel of the softmax too; the kernel of the dense
+    layer is drawn ten times smaller than in section 3.5, so that the first predictions are about uniform, as with the
+    smaller vectors of the paper. The gradients of the encoder are not divided by the number of blocks (section 3.4),
+    which optimizers such as Adam would undo.
+
+    The models share the encoder's layers: training trains `encoder` unless `encoder.trainable = False`.
+
+    Args:
+        encoder: a model with the encoders' outputs, of any width.
+        vocabulary_size: number of target tokens, V.
+        width: of the tokens' vectors and of each block.
+        layers: number of blocks.
+        kernel_size: tokens that a convolution reads; 3 or 5 in the paper, where 3 with more blocks was better.
+        dropout: of the tokens' vectors, the inputs of each convolution and what the softmax reads.
+
+    Returns: the models; their "attention" is the mean over the blocks.
+
+    Raises:
+        ValueError: a kernel of fewer than 2 tokens, or a size below 1.
+
+    >>> from keras_ctxrep.models import static
+    >>> decoder = convolutional(static.encoder(static.Config(words=9, width=8)), 20, width=16, layers=2)
+    >>> decoder.start.output["memory"].shape, decoder.step.output["state"].shape
+    ((None, None, 32), (None, 65))
+    """
+    _check(vocabulary_size=vocabulary_size, width=width, layers=layers, kernel_size=kernel_size)
+    if kernel_size < 2:
+        raise ValueError(f"kernel_size={kernel_size}: at least 2, or no token before another one would be read")
+    softmax = TiedSoftmax(vocabulary_size, width, name="target_softmax")
+    drop = Dropout(dropout, name="target_dropout")
+    positions = SinusoidalPositions(name="target_positions")
+    blocks = [ConvolutionalDecoderBlock(kernel_size, dropout, name=f"decoder_layer_{i}") for i in range(layers)]
+    last = klayers.Dense(width, kernel_initializer=by_inputs(0.01 * (1 - dropout)), name="decoder_output")
+    vectors, mask = _memory(encoder)
+    table = ZeroPadding(name="encoded_tokens")(encoder_outputs(encoder)["layers"][0], mask=mask)
+    keys = klayers.Dense(width, kernel_initializer=by_inputs(), name="decoder_keys")(vectors)
+    more = klayers.Dense(width, kernel_initializer=by_inputs(), name="decoder_tokens")(table)
+    memory = klayers.Concatenate(name="memory")([keys, (keys + more) * 0.5**0.5])
+    shape = kernel_size - 1, width
+
+    def decode(ids, ids_mask, memory, memory_mask, state):
+        count = ops.cast(state[:, -1:], "int32")
+        x = drop(positions(softmax(ids, embed=True) * width**0.5, count))
+        given = {"mask": ids_mask, "tokens": x, "memory_mask": memory_mask}
+        x, weights, ends = _through(blocks, x, [memory] * layers, state, shape, **given)
+        count = ops.cast(count + ops.sum(ids_mask, axis=1, keepdims=True), "float32")
+        return softmax(drop(last(x))), weights, ops.concatenate([*ends, count], axis=1)
+
+    return _models(encoder, decode, memory, mask, _zeros(mask, layers * math.prod(shape) + 1))
 
 
 def by_name(
@@ -190,7 +265,7 @@ def by_name(
     Args:
         encoder: a model with the encoders' outputs.
         vocabulary_size: number of target tokens.
-        kind: "recurrent" or "transformer".
+        kind: "recurrent", "transformer" or "convolutional".
         mix: it reads a trained scalar mix of all layers instead of the top one.
         l2: on the weights of the mix.
         units: width of the decoder.
@@ -205,11 +280,10 @@ def by_name(
     """
     if mix:
         encoder = mixed(encoder, l2)
-    if kind == "recurrent":
-        return recurrent(encoder, vocabulary_size, units, **kwargs).model
-    if kind == "transformer":
-        return transformer(encoder, vocabulary_size, units, **kwargs).model
-    raise ValueError(f"decoder {kind!r}: choose 'recurrent' or 'transformer'")
+    kinds = {"recurrent": recurrent, "transformer": transformer, "convolutional": convolutional}
+    if kind not in kinds:
+        raise ValueError(f"decoder {kind!r}: choose one of {', '.join(kinds)}")
+    return kinds[kind](encoder, vocabulary_size, units, **kwargs).model
 
 
 def _check(**sizes: Any) -> None:
@@ -223,6 +297,25 @@ def _memory(encoder: keras.Model) -> tuple[Any, Any]:
     mask = encoder.input["mask"]
     vectors = encoder_outputs(encoder)["sequence"]
     return ZeroPadding(name="encoded")(vectors, mask=mask), mask
+
+
+def _zeros(mask, size):
+    """The state before the first token, float32 (B, size)."""
+    return ops.reshape(ops.tile(ops.zeros_like(ops.cast(mask[:, :1], "float32")), (1, size)), (-1, size))
+
+
+def _through(blocks, x, memories: Sequence, state, shape: tuple[int, ...], **arguments) -> tuple[Any, Any, list]:
+    """Blocks over x, each of which has its own part of the state as `past`, (B, *shape).
+
+    Returns: what the last block gives, the mean of their weights of the memory, and the new parts of the state.
+    """
+    size, ends, each = math.prod(shape), [], []
+    for index, (block, memory) in enumerate(zip(blocks, memories, strict=True)):
+        past = ops.reshape(state[:, index * size : (index + 1) * size], (-1, *shape))
+        x, end, weights = block(x, past=past, memory=memory, **arguments)
+        ends.append(ops.cast(ops.reshape(end, (-1, size)), "float32"))
+        each.append(weights)
+    return x, sum(each[1:], each[0]) / len(blocks), ends
 
 
 def _models(encoder: keras.Model, decode, memory, mask, state) -> Decoder:

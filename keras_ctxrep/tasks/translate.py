@@ -23,7 +23,7 @@ from keras_ctxrep.text.units import padded
 
 __all__ = ["Options", "Translate", "TranslateOptions", "Translation"]
 
-DECODERS = ("recurrent", "transformer")
+DECODERS = ("recurrent", "transformer", "convolutional")
 SCORES = ("additive", "dot", "general")
 LARGEST = {"max_length": 4096, "beams": 256}  # that a server is asked for: they take memory
 LOWEST = -1e38  # a score below is that of no text
@@ -65,9 +65,10 @@ class TranslateOptions(options.Options):
     target_units: str = option("subwords", "what the decoder writes, one after another", choices=target_tokens.UNITS)
     target_vocab_size: int = option(8000, ">3  subwords or words that are learned from the targets, at most")
     target_length: int = option(128, ">1  units of a target; longer ones are cut", most=LARGEST["max_length"])
-    decoder: str = option("recurrent", "an LSTM with attention and input feeding, or a Transformer", choices=DECODERS)
+    decoder: str = option("recurrent", choices=DECODERS)("""an LSTM with attention and input feeding, a Transformer, or
+        causal convolutions of 3 tokens""")
     decoder_units: int = option(256, ">0  width of the decoder")
-    decoder_layers: int = option(1, ">0  layers of the decoder")
+    decoder_layers: int = option(1, ">0  layers of the decoder; each convolution reads 2 more tokens before")
     attention: str = option("additive", "score of the recurrent decoder's attention", choices=SCORES)
     decoder_dropout: float = option(0.2, ">=0 <1  dropout rate of the decoder in training")
     label_smoothing: float = option(0.1)("""X >=0 <1  the part of the target's probability that is shared among all
@@ -159,9 +160,8 @@ class Translate(Task, Searches):
     def head_options(self, options: Any) -> dict:
         sizes = {"kind": options.decoder, "units": options.decoder_units, "layers": options.decoder_layers}
         sizes |= {"dropout": options.decoder_dropout}
-        if options.decoder == "recurrent":
-            return sizes | {"score": options.attention}
-        return sizes | {"context": options.target_length}
+        own = {"recurrent": {"score": options.attention}, "transformer": {"context": options.target_length}}
+        return sizes | own.get(options.decoder, {})
 
     def head(self, encoder: Any, bundle: Bundle) -> Any:
         from keras_ctxrep.models import decoder

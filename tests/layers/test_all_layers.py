@@ -165,7 +165,8 @@ def filled(layer, rng):
 # take or keep what was read before: tests/models/test_lm.py tests them in models
 WITH_PAST = {"CarriedState", "CausalTransformerBlock", "GatedConvolution", "NgramContext"}
 # read an encoder too: tests/layers/test_attention.py
-WITH_MEMORY = {"Attention", "AttentionalRNN", "MemoryAttention", "TransformerDecoderBlock", "TwoWayAttention"}
+WITH_MEMORY = {"Attention", "AttentionalRNN", "MemoryAttention", "TwoWayAttention"}
+WITH_MEMORY |= {"ConvolutionalDecoderBlock", "TransformerDecoderBlock"}
 
 
 def test_every_layer_has_a_case():

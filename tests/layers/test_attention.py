@@ -11,6 +11,7 @@ from keras import ops
 from keras_ctxrep.layers import (
     Attention,
     AttentionalRNN,
+    ConvolutionalDecoderBlock,
     MemoryAttention,
     TransformerDecoderBlock,
     TwoWayAttention,
@@ -34,6 +35,9 @@ def inputs_of(kind, rng):
     if kind == "AttentionalRNN":
         own = {"x": normal(B, T, 3), "keys": normal(B, S, D), "values": normal(B, S, 7), "mask": MASK}
         return own
+    if kind == "ConvolutionalDecoderBlock":
+        own = {"x": normal(B, T, D), "mask": REAL, "past": normal(B, 2, D), "tokens": normal(B, T, D)}
+        return own | {"memory": normal(B, S, 2 * D), "memory_mask": MASK}
     past = {"past": np.zeros((B, T, 2 * D), np.float32), "count": np.zeros((B, 1), np.int32)}
     return {"x": normal(B, T, D), "mask": REAL, **past, "memory": normal(B, S, 2 * D), "memory_mask": MASK}
 
@@ -49,6 +53,7 @@ CASES = {
         "TransformerDecoderBlock",
         lambda **kw: TransformerDecoderBlock(3, 8, epsilon=1e-5, initializer_range=0.5, **kw),
     ),
+    "convolution": ("ConvolutionalDecoderBlock", lambda **kw: ConvolutionalDecoderBlock(3, **kw)),
 }
 every = pytest.mark.parametrize("case", CASES)
 OF_MEMORY = ("keys", "values", "memory")
@@ -331,6 +336,7 @@ def test_dropout_is_of_training_alone(rng):
         (lambda: Attention("dot")(np.ones((1, 1, 2)), np.ones((1, 1, 3)), mask=np.ones((1, 1))), "choose 'general'"),
         (lambda: MemoryAttention(4)(np.ones((1, 1, 6)), np.ones((1, 1, 12)), mask=np.ones((1, 1))), "heads=4"),
         (lambda: MemoryAttention(2)(np.ones((1, 1, 4)), np.ones((1, 1, 4)), mask=np.ones((1, 1))), "have 8"),
+        (lambda: ConvolutionalDecoderBlock(3).build((1, 1, 4), (1, 1, 4)), "have 8"),
         (lambda: TwoWayAttention().build((1, 1, 4), (1, 1, 3)), "width 4 and a question of width 3"),
     ],
 )

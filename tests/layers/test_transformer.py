@@ -243,6 +243,8 @@ def test_sinusoidal_positions(rng, width):
     np.testing.assert_allclose(layer(x) - x, np.stack([expected] * 2), atol=1e-4)
     run = tf.function(layer, input_signature=[tf.TensorSpec((None, None, width))])
     np.testing.assert_allclose(run(x), layer(x), atol=1e-6)
+    after = layer(x[:, 300:302], before=np.array([[300], [698]], np.int32)) - x[:, 300:302]
+    np.testing.assert_allclose(after, [expected[300:302], expected[698:]], atol=1e-4)
     half = SinusoidalPositions(dtype="bfloat16")(ops.zeros((1, 700, width), "bfloat16"))
     np.testing.assert_allclose(ops.cast(half[0], "float32"), expected, atol=4e-3)
 

@@ -17,6 +17,7 @@ MAKERS = {
     "gru general": lambda encoder, **kw: decoder.recurrent(encoder, V, units=8, cell="gru", score="general", **kw),
     "lstm dot": lambda encoder, **kw: decoder.recurrent(encoder, V, units=8, score="dot", **kw),
     "transformer": lambda encoder, **kw: decoder.transformer(encoder, V, width=8, heads=2, context=6, **kw),
+    "convolutional": lambda encoder, **kw: decoder.convolutional(encoder, V, width=8, layers=2, **kw),
 }
 every = pytest.mark.parametrize("kind", MAKERS)
 
@@ -96,6 +97,89 @@ def test_a_cache_forgets_what_lies_before_its_context(rng):
         state = out["state"]
 
 
+@pytest.mark.parametrize("kernel_size", [2, 3])
+def test_convolutions_as_the_equations_say(kernel_size, rng):
+    """Gehring et al. 2017, section 3, position by position in float64."""
+    encoder, width, layers = words(), 8, 2
+    models = decoder.convolutional(encoder, V, width, layers, kernel_size)
+    filled(models.model, rng)
+    inputs, targets = inputs_of(rng), targets_of(rng)
+    inner = models.model.get_layer("target_decoder")
+
+    def weights(model, name):
+        return [np.asarray(weight, np.float64) for weight in model.get_layer(name).trainable_weights]
+
+    encoded = encoder(inputs)
+    z, e = (ops.convert_to_numpy(x).astype(np.float64) for x in (encoded["sequence"], encoded["layers"][0]))
+    table, bias = weights(inner, "target_softmax")
+    (to_keys, keys_bias), (to_tokens, tokens_bias) = (
+        weights(models.model, f"decoder_{name}") for name in ("keys", "tokens")
+    )
+    last, last_bias = weights(inner, "decoder_output")
+    at = np.arange(T)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
+    positions = np.stack([np.sin(at), np.cos(at)], -1).reshape(T, width)
+    logits, attention = np.zeros((2, T, V)), np.zeros((2, T, S))
+    for b in range(2):
+        m = MASK[b].sum()
+        keys = z[b, :m] @ to_keys + keys_bias
+        values = (keys + e[b, :m] @ to_tokens + tokens_bias) / np.sqrt(2)
+        g = table[targets["target_ids"][b]] * np.sqrt(width) + positions
+        x = g
+        for index in range(layers):
+            kernel, conv_bias, to_query, query_bias = weights(inner, f"decoder_layer_{index}")
+            assert kernel.shape == (kernel_size, width, 2 * width)
+            new = np.zeros_like(x)
+            for t in range(T):
+                both = conv_bias.copy()
+                for back in range(kernel_size):
+                    if t >= back:
+                        both += x[t - back] @ kernel[kernel_size - 1 - back]
+                h = (x[t] + both[:width] / (1 + np.exp(-both[width:]))) / np.sqrt(2)
+                scores = keys @ (h @ to_query + query_bias + g[t]) / np.sqrt(width)
+                shares = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+                attention[b, t, :m] += shares / layers
+                new[t] = (h + np.sqrt(m) * shares @ values) / np.sqrt(2)
+            x = new
+        logits[b] = (x @ last + last_bias) @ table.T + bias
+    out = numpy(models.model(inputs | targets))
+    np.testing.assert_allclose(out["logits"], logits, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(out["attention"], attention, atol=1e-5)
+
+
+def test_convolutions_read_as_many_tokens_as_they_say(rng):
+    """1 + layers (kernel_size - 1) tokens, here 5, and each of them."""
+    models = MAKERS["convolutional"](words())
+    filled(models.model, rng)
+    inputs, ids = inputs_of(rng), rng.integers(0, V, (2, 9)).astype(np.int32)
+
+    def logits(ids):
+        return numpy(models.model(inputs | {"target_ids": ids, "target_mask": np.ones_like(ids)}))["logits"]
+
+    before = logits(ids)
+    for changed in (0, 3):
+        other = ids.copy()
+        other[:, changed] = (other[:, changed] + 1) % V
+        differ = np.abs(logits(other) - before).max((0, 2)) > 1e-6
+        assert np.flatnonzero(differ).tolist() == list(range(changed, changed + 5))
+
+
+def test_convolutions_count_tokens_in_half_precision(rng):
+    """Bfloat16 has no number between 300 and 302, by which positions would stand still."""
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        models = MAKERS["convolutional"](words())
+    finally:
+        keras.config.set_dtype_policy("float32")
+    begun, outputs = numpy(models.start(inputs_of(rng))), []
+    for count in (300, 301):
+        state = np.concatenate([begun["state"][:, :-1], np.full((2, 1), count, np.float32)], 1)
+        token = {"token_ids": np.ones((2, 1), np.int32), "memory_mask": MASK, "state": state}
+        outputs.append(numpy(models.step(begun | token)))
+        assert outputs[-1]["state"][:, -1].tolist() == [count + 1, count + 1]
+        assert outputs[-1]["logits"].dtype == "float32"
+    assert np.abs(outputs[1]["logits"] - outputs[0]["logits"]).max() > 0
+
+
 ENCODERS = {
     "bert": lambda: bert.encoder(
         bert.Config(vocabulary_size=9, layers=1, width=8, heads=2, intermediate=8, max_positions=8)
@@ -105,7 +189,7 @@ ENCODERS = {
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
-@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+@pytest.mark.parametrize("kind", ["lstm", "transformer", "convolutional"])
 def test_over_any_encoder(encoder, kind, rng):
     model = ENCODERS[encoder]()
     model.trainable = False
@@ -118,12 +202,15 @@ def test_over_any_encoder(encoder, kind, rng):
 
 
 @pytest.mark.trains
-@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+@pytest.mark.parametrize("kind", ["lstm", "transformer", "convolutional"])
 def test_learns_to_write_backwards(kind, rng):
     """A text of three words is written backwards."""
     keras.utils.set_random_seed(1)
-    make = {"lstm": decoder.recurrent, "transformer": decoder.transformer}[kind]
-    sizes = {"lstm": {"units": 48}, "transformer": {"width": 48, "layers": 1, "heads": 2, "context": 6}}[kind]
+    make, sizes = {
+        "lstm": (decoder.recurrent, {"units": 48}),
+        "transformer": (decoder.transformer, {"width": 48, "layers": 1, "heads": 2, "context": 6}),
+        "convolutional": (decoder.convolutional, {"width": 48, "layers": 2}),
+    }[kind]
     encoder = stack.recurrent(static.encoder(static.Config(words=9, width=24)), units=24, dropout=0.0)
     models = make(encoder, V, dropout=0.0, **sizes)
     texts = rng.integers(2, 9, (512, 3)).astype(np.int32)
@@ -148,3 +235,8 @@ def test_errors():
             decoder.recurrent(words(), V, **wrong)
     with pytest.raises(ValueError, match="heads=3"):
         decoder.transformer(words(), V, width=8, heads=3)
+    for size in (0, 1):
+        with pytest.raises(ValueError, match=f"kernel_size={size}"):
+            decoder.convolutional(words(), V, kernel_size=size)
+    with pytest.raises(ValueError, match="decoder 'cnn': choose one of recurrent, transformer, convolutional"):
+        decoder.by_name(words(), V, "cnn")

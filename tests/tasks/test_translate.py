@@ -13,7 +13,7 @@ from keras_ctxrep.inference.engines import open_model
 from keras_ctxrep.inference.keras_engine import predictor_of
 from keras_ctxrep.models import lm
 from keras_ctxrep.recipes import finetune
-from keras_ctxrep.tasks.translate import Translation
+from keras_ctxrep.tasks.translate import DECODERS, TranslateOptions, Translation
 from keras_ctxrep.text import target_tokens
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.target_tokens import TargetTokens
@@ -29,9 +29,8 @@ def bundle_of(decoder="recurrent", units="words", **settings):
     """An untrained model over characters."""
     config = lm.Config(units="characters", layers=0, width=8, dropout=0.0, vocabulary_size=len(CHARACTERS))
     labels = target_tokens.learn(units, {"K": 3, "AE": 3, "T": 2, "B": 1, " ": 1}, 30)
-    head = {"kind": decoder, "units": 8, "dropout": 0.0} | (
-        {"heads": 2, "context": 6} if decoder != "recurrent" else {}
-    )
+    own = {"transformer": {"heads": 2, "context": 6}, "convolutional": {"layers": 2}}
+    head = {"kind": decoder, "units": 8, "dropout": 0.0} | own.get(decoder, {})
     stack = {"kind": "lstm", "units": 4, "dropout": 0.0}
     settings = {"units": units, "target_length": 6, "beams": 3, "alpha": 0.6} | settings
     parts = {"vocab": CHARACTERS, "head": head, "stack": stack, "settings": settings}
@@ -84,6 +83,15 @@ def test_targets_of_a_text_count_wherever_they_stand():
     assert metrics.scores["exact_match"] == 0.5  # of two texts
     assert metrics.scores["word_error_rate"] == 2 / 3  # two edits of B IY, none of EY
     assert metrics.errors.tolist() == [0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_decoder_is_built_of_the_options(decoder):
+    options = TranslateOptions(decoder=decoder, decoder_units=8, decoder_layers=2, target_length=6, attention="dot")
+    model = saving.build(replace(bundle_of(), head=task.head_options(options)))
+    start, step = task.parts(model).values()
+    state = {"recurrent": 2 * 2 * 8 + 8, "transformer": 2 * 6 * 2 * 8 + 1, "convolutional": 2 * 2 * 8 + 1}[decoder]
+    assert start.output["state"].shape[-1] == step.input["state"].shape[-1] == state
 
 
 @pytest.mark.parametrize("decoder", ["recurrent", "transformer"])
@@ -142,7 +150,9 @@ def test_saved_and_loaded(tmp_path):
 
 
 @pytest.mark.trains
-@pytest.mark.parametrize(("units", "decoder"), [("characters", "recurrent"), ("subwords", "transformer")])
+@pytest.mark.parametrize(
+    ("units", "decoder"), [("characters", "recurrent"), ("subwords", "transformer"), ("words", "convolutional")]
+)
 def test_all_engines_give_the_same_text(units, decoder, tmp_path):
     from keras_ctxrep_export import saved_model
     from keras_ctxrep_tflite import quantize, runtime
