@@ -137,12 +137,13 @@ class Session:
             self.reported.add(str(error))
 
     def _names(self, text: str) -> Iterator[str]:
-        entities = self.models.answer("names", {"text": text})["entities"]
+        answer = self.models.answer("names", {"text": text})
+        entities = answer["entities"]
         shown, end = "", 0
         for entity in entities:
             shown += _shown(text[end : entity["start"]]) + self._name(_shown(entity["text"]), _shown(entity["type"]))
             end = entity["end"]
-        yield f"names      {shown + _shown(text[end:]) if entities else 'none'}"
+        yield f"names      {shown + _shown(text[end:]) if entities else 'none'}{_cut(answer)}"
 
     def _name(self, name: str, kind: str) -> str:
         if not self.coloured:
@@ -152,9 +153,9 @@ class Session:
         return f"\x1b[1;{colour}m{name}\x1b[0m \x1b[{colour}m{kind}\x1b[0m"
 
     def _sentiment(self, text: str) -> Iterator[str]:
-        best = self.models.answer("sentiment", {"text": text})["probabilities"][0]
-        chance = best["probability"]
-        yield _shown(f"sentiment  {best['label']} {chance:.1%}  {'█' * round(30 * chance)}")
+        answer = self.models.answer("sentiment", {"text": text})
+        chance = answer["probabilities"][0]["probability"]
+        yield _shown(f"sentiment  {answer['label']} {chance:.1%}  {'█' * round(30 * chance)}{_cut(answer)}")
 
     def _fill(self, text: str) -> Iterator[str]:
         masks = self.models.answer("fill", {"text": text})["masks"]
@@ -182,3 +183,7 @@ class Session:
 
 def _shown(text: str) -> str:
     return printable(text, math.inf)
+
+
+def _cut(answer: Mapping[str, object]) -> str:
+    return "  (of the beginning: the text is longer than the model reads)" if "truncated" in answer else ""

@@ -95,7 +95,7 @@ class Models:
             name: what is asked for, a name of `MODELS`.
             request: its fields, see `FIELDS`.
 
-        Returns:
+        Returns: with "truncated" if the text is longer than the model reads,
             fill: {"masks": of each [MASK] the most probable [{"piece", "probability"}]}.
             names: {"entities": [{"type", "text", "start", "end"}]}.
             sentiment: {"label", "probabilities": [{"label", "probability"}], the most probable first}.
@@ -134,7 +134,8 @@ class Models:
         return {"masks": [[each._asdict() for each in pieces] for pieces in masks]}
 
     def _names(self, model: "Model", text: str) -> dict:
-        return {"entities": _predicted(model, "entities", text)["entities"]}
+        answer = _predicted(model, "entities", text)
+        return {"entities": answer["entities"]} | _truncated(answer)
 
     def _sentiment(self, model: "Model", text: str) -> dict:
         answer = _predicted(model, "probabilities", text)
@@ -142,7 +143,7 @@ class Models:
         return {
             "label": str(ranked[0][0]),
             "probabilities": [{"label": str(label), "probability": float(value)} for label, value in ranked],
-        }
+        } | _truncated(answer)
 
     def _nearest(self, model: "Model", text: str, sentences: Sequence[str]) -> dict:
         vectors = model.encode([text, *sentences])
@@ -264,3 +265,7 @@ def _predicted(model: "Model", key: str, text: str, pair: str | None = None) -> 
     if "error" in answer:
         raise ValueError(answer["error"])
     return answer
+
+
+def _truncated(answer: Mapping[str, Any]) -> dict:
+    return {"truncated": True} if "truncated" in answer else {}

@@ -107,6 +107,13 @@ def test_masks_names_sentiment_and_answers(folders, models):
     assert 0 < len(answer["others"]) <= trying.TOP and answer["start"] not in [o["start"] for o in answer["others"]]
 
 
+def test_a_text_that_is_cut(models):
+    """The model reads 40 pieces."""
+    text = "the cat " * 30
+    assert all(models.answer(name, {"text": text})["truncated"] is True for name in ("names", "sentiment"))
+    assert all("longer than the model reads" in line for line in Session(models, pytest.fail).lines(text))
+
+
 def test_nearest_sentences(folders, models):
     nearest = models.answer("nearest", REQUESTS["nearest"])["nearest"]
     query, *vectors = ctx.load(folders["nearest"]).encode(["the rain", *SENTENCES])
