@@ -67,9 +67,10 @@ class Models:
     Raises:
         ValueError: a name that is none of `MODELS`.
 
-    >>> Models({"fill": "a_folder"}).answer("fill", {"text": "A [MASK]."})
-    Traceback (most recent call last):
-    keras_ctxrep.recipes.trying.NoModel: a_folder cannot be loaded: no such folder; ...
+    >>> models = Models({"senses": "bert_3_384_12/books_wiki_en"})
+    >>> sentences = ["They sat on the bank of the river.", "The boat left the bank.", "The bank lent her money."]
+    >>> models.answer("senses", {"word": "bank", "sentences": sentences})["points"][0]["nearest"]
+    1
     """
 
     def __init__(

@@ -26,7 +26,7 @@ from keras_ctxrep.commands.trying import HELP, Session
 from keras_ctxrep.plots import attention
 from keras_ctxrep.recipes import trying
 from keras_ctxrep.recipes.serving import listening
-from keras_ctxrep.recipes.trying import FIELDS, MODELS, Models, NoModel
+from keras_ctxrep.recipes.trying import FIELDS, MODELS, Models
 from tests import tiny
 
 pytest.importorskip("uvicorn", reason="Uvicorn is missing: pip install '.[serve]'")
@@ -246,11 +246,6 @@ def test_the_page_is_one_file(models):
     assert {name: entry["model"] for name, entry in of_page.items()} == models.models
     asked = re.findall(r'^  \["(\w+)", "[^"]+", "[^"]+", \[(.*)\],$', page, re.MULTILINE)
     assert {name: tuple(re.findall(r'\["(\w+)"', fields)) for name, fields in asked} == {**FIELDS}
-
-
-def test_the_example(models):
-    with pytest.raises(NoModel, match=r"a_folder cannot be loaded: no such folder; .* --models fill=MODEL"):
-        Models({"fill": "a_folder"}).answer("fill", {"text": "A [MASK]."})
 
 
 # ---------------------------------------------------------------------------------------------------------- terminal
