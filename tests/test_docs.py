@@ -58,6 +58,8 @@ REASONS = {
     ("docs/how-to/serving.md", "python -c"): "runs in tests/export/test_kit.py",
     ("docs/how-to/serving.md", "from keras_ctxrep.inference import client"): "needs a server",
     ("docs/how-to/swift.md", "import json"): "runs in tests/tflite/test_swift.py, with a model of its own",
+    ("docs/how-to/try.md", "ctxrep try"): "serves until it is interrupted; tests/recipes/test_trying.py asks it",
+    ("docs/how-to/try.md", "curl"): "needs a server",
     ("docs/how-to/web.md", "npm install"): "needs a package index",
     ("docs/explanation/results/pretraining.md", "ctxrep pretrain elmo"): "takes hours, on other corpora",
     ("docs/explanation/results/vectors.md", "ctxrep distill MINILM"): "takes hours, on other corpora",

@@ -10,7 +10,7 @@ from typing import Any
 
 from keras_ctxrep.checks import printable
 from keras_ctxrep.commands.command import Command, Usage, argument
-from keras_ctxrep.commands.printing import print_error, print_line, read_sentences
+from keras_ctxrep.commands.printing import print_error, print_line, read_sentences, typed_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,10 @@ class Answering(Command[Iterator[tuple[str, Any]]]):
                 raise ValueError("the text is empty")
             yield from zip([self._text], answer([self._text]), strict=True)
             return
-        texts = filter(str.strip, self._prompt() if self._typed else read_sentences(self.input or "-"))
+        texts = filter(
+            str.strip,
+            typed_lines(f"{type(self).__name__.lower()}> ") if self._typed else read_sentences(self.input or "-"),
+        )
         count = 0
         while part := list(islice(texts, 1 if self._typed else 64)):
             count += len(part)
@@ -73,15 +76,6 @@ class Answering(Command[Iterator[tuple[str, Any]]]):
                 print_error(f"ctxrep: {error}")
         if not count and not self._typed:
             raise ValueError(f"{self.input or 'standard input'}: no text in it")
-
-    def _prompt(self) -> Iterator[str]:
-        """Lines that are typed, to the end of the input."""
-        while True:
-            print(f"{type(self).__name__.lower()}> ", end="", file=sys.stderr, flush=True)
-            if not (line := sys.stdin.readline()):
-                print(file=sys.stderr)
-                return
-            yield line.rstrip("\r\n")
 
 
 def _clip(line: str) -> str:

@@ -1,6 +1,6 @@
 """`ctxrep fill`: the words that a BERT expects in the place of [MASK]."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +35,19 @@ class Fill(Answering):
         return lambda texts: model.fill(texts, self.top)
 
     def shown(self, text: str, answer: Any) -> tuple[dict, list[str]]:
-        shown = []
-        for number, pieces in enumerate(answer, 1):
-            shown += [f"mask {number}"] if len(answer) > 1 else []
-            longest = max(len(piece) for piece, _ in pieces)
-            shown += [
-                f"{chance:7.2%}  {piece:{longest}}  {'█' * round(30 * chance)}".rstrip() for piece, chance in pieces
-            ]
-        return {"text": text, "masks": [[each._asdict() for each in pieces] for pieces in answer]}, shown
+        return {"text": text, "masks": [[each._asdict() for each in pieces] for pieces in answer]}, mask_lines(answer)
+
+
+def mask_lines(masks: Sequence[Sequence[tuple[str, float]]]) -> list[str]:
+    """What is printed of the pieces for each mask of a text, and their probabilities.
+
+    >>> print(*mask_lines([[("fun", 0.1), ("hard", 0.05)]]), sep="\\n")
+     10.00%  fun   ███
+      5.00%  hard  ██
+    """
+    lines = []
+    for number, pieces in enumerate(masks, 1):
+        lines += [f"mask {number}"] if len(masks) > 1 else []
+        longest = max(len(piece) for piece, _ in pieces)
+        lines += [f"{chance:7.2%}  {piece:{longest}}  {'█' * round(30 * chance)}".rstrip() for piece, chance in pieces]
+    return lines

@@ -20,6 +20,16 @@ def read_sentences(path: str) -> Iterator[str]:
         yield from (line for _, line in lines(path))
 
 
+def typed_lines(prompt: str) -> Iterator[str]:
+    """Lines that are typed, to the end of the input."""
+    while True:
+        print(prompt, end="", file=sys.stderr, flush=True)
+        if not (line := sys.stdin.readline()):
+            print(file=sys.stderr)
+            return
+        yield line.rstrip("\r\n")
+
+
 @contextmanager
 def progress_bar(description: str, unit: str) -> Iterator[Callable[[int], object]]:
     """A progress bar on standard error, moved by a function that is called with how many are done."""

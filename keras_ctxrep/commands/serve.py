@@ -1,6 +1,5 @@
 """`ctxrep serve`: any artifact behind TF Serving's REST interface, on the desk."""
 
-import ipaddress
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ __all__ = ["Serve", "serve"]
 PORTS = 65535
 
 
-def _port(text: str) -> int:
+def port_number(text: str) -> int:
+    """The port that an argument names."""
     if not (text.isdecimal() and len(text) < 6 and int(text) <= PORTS):
         raise ValueError(f"{text}: a whole number from 0 to {PORTS}; 0 is any port that is free")
     return int(text)
@@ -50,7 +50,9 @@ class Serve(Command[None]):
     path: AnyPath = argument("published  a SavedModel, a model folder or a .tflite file", metavar="artifact")
     name: str | None = argument("[--name NAME]  of the model on the server (default: that of the folder or file)")
     host: str = argument("[--host ADDRESS]  to listen on (default: 127.0.0.1, this machine alone)", "127.0.0.1")
-    port: int = argument("[--port N] >=0  0: a free one (default: 8501, as TF Serving)", 8501, parse=_port, most=PORTS)
+    port: int = argument(
+        "[--port N] >=0  0: a free one (default: 8501, as TF Serving)", 8501, parse=port_number, most=PORTS
+    )
     announce: Callable[[str], object] = in_python(lambda url: None, prints=_announce)
     report: Callable[[str], object] = in_python(lambda line: None, prints=print_report)
     poll: float = argument(default=1.0)("""[--poll SECONDS] >=0 <1e6  how often to look for a new version, or a
@@ -59,17 +61,14 @@ class Serve(Command[None]):
 
     def run(self) -> None:
         from keras_ctxrep.inference.server import Versions
-        from keras_ctxrep.recipes.serving import Source, http_server, listening
+        from keras_ctxrep.recipes.serving import Source, address_of, http_server, listening
 
         source = Source(self.path, self.name)
         versions = Versions(source.name)
         stopped, errors = threading.Event(), []
         with listening(self.host, self.port) as listener:
-            address, number = listener.getsockname()[:2]
-            local = ipaddress.ip_address(address).is_loopback
-            hosts = ["localhost", "127.0.0.1", "::1", self.host.lower()] if local else None
+            url, hosts = address_of(listener, self.host)
             server = http_server(versions, hosts=hosts)
-            url = f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{number}"
 
             def load() -> None:
                 try:

@@ -3,6 +3,7 @@
 import base64
 import html
 import json
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from string import Template
@@ -16,6 +17,7 @@ from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.models import bert
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.plots.drawing import check_drawable, drawing, heat_map
+from keras_ctxrep.text.bundle import Bundle
 
 __all__ = ["attention"]
 
@@ -51,24 +53,12 @@ def attention(
     if not page:
         check_drawable(out, "or .html")
     model, bundle = saving.load(zoo.find(folder))
-    if "heads" not in bundle.config:
-        raise ValueError(f"{folder}: no attention in a model of the family {bundle.family!r}; give a BERT")
-    config = bert.Config(**saving.encoder_bundle(model, bundle).config)
+    config = _config(model, bundle, folder)
     if layer != "all" and layer is not None and not (isinstance(layer, int) and 1 <= layer <= config.layers):
         raise ValueError(f"layer={layer}: this model has layers 1 to {config.layers}; or choose all")
     if head is not None and not 1 <= head <= config.heads:
         raise ValueError(f"head={head}: this model has heads 1 to {config.heads}")
-    (row,) = bundle.features.encode([text], None if pair is None else [pair], offsets=True)
-    if row.truncated:
-        raise ValueError(f"longer than the {bundle.max_length} pieces this model reads: {text[:60]!r} ...")
-    encoder = bert.encoder(config, attention=True)
-    copy_weights(model, encoder)
-    maps = encoder(bundle.features.collate([row]), training=False)["attention"]
-    weights = np.stack([np.asarray(keras.ops.convert_to_numpy(array))[0] for array in maps])  # (N, H, T, T)
-    pieces = []
-    for position, (start, end) in enumerate(row.offsets or []):
-        marker = "[CLS]" if position == 0 else "[SEP]" if position in (row.first - 1, len(row) - 1) else None
-        pieces.append(marker or (text if position < row.first else pair or "")[start:end])
+    pieces, weights = attention_of(model, bundle, folder)(text, pair)
     if page:
         with atomic_write(out) as path:
             path.write_text(_page(text, pieces, weights, layer, head), encoding="utf-8")
@@ -76,6 +66,47 @@ def attention(
         with drawing(out, pieces) as figure:
             _maps(figure, pieces, weights, layer, head)
     return {"pieces": pieces, "attention": weights}
+
+
+def attention_of(
+    model: keras.Model, bundle: Bundle, name: str | Path
+) -> Callable[[str, str | None], tuple[list[str], np.ndarray]]:
+    """The function from a text, and a second one or None, to its pieces and their attention, as `attention` gives them.
+
+    Args:
+        model, bundle: a BERT of any task.
+        name: of the model, for errors.
+
+    Raises:
+        ValueError: not a BERT; (the function) a text longer than it reads.
+    """
+    encoder = bert.encoder(_config(model, bundle, name), attention=True)
+    copy_weights(model, encoder)
+
+    def maps(text: str, pair: str | None = None) -> tuple[list[str], np.ndarray]:
+        (row,) = bundle.features.encode([text], None if pair is None else [pair], offsets=True)
+        if row.truncated:
+            raise ValueError(f"longer than the {bundle.max_length} pieces this model reads: {text[:60]!r} ...")
+        arrays = encoder(bundle.features.collate([row]), training=False)["attention"]
+        weights = np.stack([np.asarray(keras.ops.convert_to_numpy(array))[0] for array in arrays])  # (N, H, T, T)
+        pieces = []
+        for position, (start, end) in enumerate(row.offsets or []):
+            marker = "[CLS]" if position == 0 else "[SEP]" if position in (row.first - 1, len(row) - 1) else None
+            pieces.append(marker or (text if position < row.first else pair or "")[start:end])
+        return pieces, weights
+
+    return maps
+
+
+def packed(weights: np.ndarray) -> str:
+    """Weights from 0 to 1 for a page: base64 of uint16, of which 65,535 is 1."""
+    return base64.b64encode(np.round(weights * 65535).astype("<u2").tobytes()).decode()
+
+
+def _config(model: keras.Model, bundle: Bundle, name: str | Path) -> bert.Config:
+    if "heads" not in bundle.config:
+        raise ValueError(f"{name}: no attention in a model of the family {bundle.family!r}; give a BERT")
+    return bert.Config(**saving.encoder_bundle(model, bundle).config)
 
 
 def _maps(figure, pieces: list[str], weights: np.ndarray, layer: int | str | None, head: int | None) -> None:
@@ -120,7 +151,6 @@ def _page(text: str, pieces: list[str], weights: np.ndarray, layer: int | str | 
         divs = "".join(piece(side, at, html.escape(text)) for at, text in enumerate(pieces))
         return f'<div class="column" id="{side}">{divs}</div>'
 
-    data = np.round(weights * 65535).astype("<u2").tobytes()
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=html.escape(text),
         layers=options("layer", layers, start),
@@ -128,5 +158,5 @@ def _page(text: str, pieces: list[str], weights: np.ndarray, layer: int | str | 
         queries=column("from"),
         keys=column("to"),
         sizes=json.dumps(weights.shape[:3]),
-        data=base64.b64encode(data).decode(),
+        data=packed(weights),
     )

@@ -55,7 +55,7 @@ def neighbours(
             raise ValueError(f"the word {word!r} does not occur in the sentences; give one that has it")
         before.append(candidate)
         sentence = candidate if _first_occurrence(word, words(candidate)) is not None else None
-    occurrence = _word_in(word, sentence)
+    occurrence = word_in(word, sentence)
     nearest: list[tuple[float, int, int, dict]] = []  # a heap: the worst first, of equals the last in the text
     query = None
     contexts = _word_vectors(folder, chain([sentence], before, sentences), layer, batch_size)
@@ -174,7 +174,7 @@ def _sense_vectors(folder, word: str, data: str | Path, layer: str | None) -> tu
     for example in examples:
         if example.label is None:
             raise ValueError(f"{example.source}: no label; each sentence needs the sense of {word!r}")
-        occurrences.append(_word_in(word, example.text, f"{example.source}: "))
+        occurrences.append(word_in(word, example.text, f"{example.source}: "))
     contexts, vectors = _word_vectors(folder, (example.text for example in examples), layer), []
     for example, occurrence, (_, context_words, array) in zip(examples, occurrences, contexts, strict=True):
         if occurrence not in context_words:
@@ -192,7 +192,16 @@ def _first_occurrence(word: str, candidates: Sequence[Word]) -> Word | None:
     return next((each for each in candidates if each.text.casefold() == word.casefold()), None)
 
 
-def _word_in(word: str, sentence: str, where: str = "") -> Word:
+def word_in(word: str, sentence: str, where: str = "") -> Word:
+    """The first occurrence of a word in a sentence, in lower or upper case.
+
+    Args:
+        word, sentence: the word, and where it is searched.
+        where: before the message of the error.
+
+    Raises:
+        ValueError: it does not occur.
+    """
     occurrence = _first_occurrence(word, words(sentence))
     if occurrence is None:
         parts = [part.text for part in words(word)]

@@ -1,6 +1,7 @@
 """A server for the desk: any artifact behind TF Serving's REST interface."""
 
 import errno
+import ipaddress
 import socket
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from keras_ctxrep import zoo
 from keras_ctxrep.checks import first_line
 from keras_ctxrep.deprecated import moved
+from keras_ctxrep.inference.asgi import Application
 from keras_ctxrep.inference.client import OUTPUTS
 from keras_ctxrep.inference.server import Limits, Served, Versions, application
 from keras_ctxrep.inference.silence import start_tensorflow
@@ -40,7 +42,12 @@ def http_server(
     Raises:
         ImportError: Starlette or Uvicorn is not installed.
     """
-    app, limits = application(served, limits, hosts), limits or Limits()
+    return server_of(application(served, limits, hosts))
+
+
+def server_of(app: Application) -> "uvicorn.Server":
+    """Uvicorn with an application, see `http_server`."""
+    limits = app.limits
     try:
         import uvicorn
         from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -92,6 +99,17 @@ def listening(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             reason = "another program has this port: --port 0 takes any that is free, --port N another one"
         raise OSError(f"{host}:{port}: {reason}") from None
+
+
+def address_of(listener: socket.socket, host: str) -> tuple[str, list[str] | None]:
+    """The address of a server that was asked to listen on a host, and the names that requests may give it; None: any.
+
+    Of one that this machine alone can reach these are its own, see `asgi.Application`.
+    """
+    address, port = listener.getsockname()[:2]
+    local = ipaddress.ip_address(address).is_loopback
+    hosts = ["localhost", "127.0.0.1", "::1", host.lower()] if local else None
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}", hosts
 
 
 def opened(path: str | Path, name: str | None = None) -> Served:
