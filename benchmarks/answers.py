@@ -73,7 +73,7 @@ MODELS = {
         "answers_en/squad",
         "answer",
         ("squad_v1.1/train-slice-v1.1.json", "squad_v1.1/train-slice-v1.1.json", "squad_v1.1/dev-v1.1.json"),
-        {"epochs": 3, "batch_size": 16, "learning_rate": 1e-3, "max_length": 256, "patience": 9},
+        {"epochs": 2, "batch_size": 16, "learning_rate": 1e-3, "max_length": 256, "patience": 9},
         2e-4,
     ),
     "similar": Answers("similar_en/books_wiki_en"),
@@ -110,11 +110,10 @@ def run(key: str, args: argparse.Namespace) -> dict[str, Any]:
         train, dev, zoo.find(BASE), folder, task=model.task, report=print, precision=args.precision, **options
     )
     line = {"name": model.name, "whole": args.whole, "rows": len(train), "cpu_seconds": time.process_time() - begin}
-    line["figures"] = _figures(folder, test)
     if not args.whole:
         saving.save_changes(small, *saving.load(folder), BASE, RANK)
-        line |= {"changes": _figures(small, test), "bytes": _bytes(small)}
-    return line
+        line["bytes"] = _bytes(small)
+    return line | {"figures": _figures(folder if args.whole else small, test)}
 
 
 def _figures(folder: Path, test: Sequence[Any]) -> dict[str, float]:

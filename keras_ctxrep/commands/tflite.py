@@ -65,10 +65,6 @@ class Tflite(options.Tflite, Command[Quantized]):
     """
 
     folder: AnyPath = argument(f"published  {FOLDER}; for a page alone also a FILE.tflite")
-    more: Sequence | None = (
-        argument("""[FOLDER ...]  more models for the same file, which has what they share once, such
-        as the encoder of models with answers; FILE.tflite/NAME then opens each, by the name of its folder""")
-    )
     out: AnyPath | None = argument("[--out FILE.tflite] writes  the file to write")
     lengths: Sequence | None = argument(parse=_lengths)(f"""[--lengths N,N,...]  input lengths, in tokens; a text
         runs at the smallest that holds it, and is cut if none does (default: {",".join(map(str, options.LENGTHS))}
@@ -78,6 +74,8 @@ class Tflite(options.Tflite, Command[Quantized]):
     web: AnyPath | None = argument("[--web FOLDER]  write a web page that runs the model, for any static server")
     litertjs: AnyPath | None = argument("""[--litertjs FOLDER]  with --web: node_modules/@litertjs of `npm install
         @litertjs/core`, copied into the page's folder (default: the page loads LiteRT from a CDN)""")
+    more: Sequence | None = argument()("""[FOLDER ...]  more models for the same file, which has what they share once,
+        such as the encoder of models with answers; FILE.tflite/NAME then opens each, by the name of its folder""")
     report: Callable[[list[dict], Path], object] | None = in_python(prints=_print_layers)
 
     def __post_init__(self):
