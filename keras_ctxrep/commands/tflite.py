@@ -40,11 +40,13 @@ def _lengths(text: str) -> tuple[int, ...]:
 def _name(given: AnyPath) -> str:
     """What a model is called in a file: its folder's name, of a published one what stands before the slash.
 
-    >>> _name("names_en"), _name("sentiment_en/sst2")
-    ('names_en', 'sentiment_en')
+    >>> _name("names_en"), _name("sentiment_en/sst2"), _name("hf://OWNER/NAME")
+    ('names_en', 'sentiment_en', 'NAME')
     """
-    folder = Path(given)
-    return folder.resolve().name if folder.exists() else folder.parts[0]
+    from keras_ctxrep.zoo.folders import name_of
+
+    known = name_of(Path(given).resolve()) if Path(given).exists() else str(given)
+    return known.rpartition("/")[2] if known.startswith("hf://") else known.partition("/")[0]
 
 
 def _print_layers(rows: list[dict], picture: Path) -> None:
@@ -132,7 +134,7 @@ class Tflite(options.Tflite, Command[Quantized]):
 
     def _check_converted(self) -> None:
         """Refuses options of the conversion of a file that is converted already."""
-        without = ("folder", "web", "litertjs", "report")
+        without = ("folder", "more", "web", "litertjs", "report")
         changed = (entry.name for entry in fields(self) if getattr(self, entry.name) != entry.default)
         if named := [name for name in changed if name not in without]:
             raise ValueError(f"{self.folder}: it is converted already; leave out {', '.join(named)}")

@@ -39,6 +39,8 @@ def write_report(figures: dict, path: str | Path) -> None:
         ),
         figures=_headline(tagging, engines),
         checks=checks,
+        masks=html_table([["", "words for [MASK]"], *_masks(figures["ready"]["masks"])]),
+        names=_mark(figures["ready"]["names"]),
         distilling_text=html.escape(f"{figures['distilling']['text']}, {figures['distilling']['words']:,} words"),
         curve=_picture(lambda axes: _curve(axes, figures["distilling"]["curve"]), (7, 2.8)),
         texts=figures["search"]["texts"],
@@ -86,6 +88,11 @@ def _mark(example: Sequence[tuple[str, str]]) -> str:
             parts.append(f"<mark>{marked} <i>{html.escape(kind)}</i></mark>")
         at = last
     return " ".join(parts)
+
+
+def _masks(masks: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> Iterator[list[str]]:
+    for text, pieces in masks:
+        yield [text, ", ".join(f"{piece} ({chance:.0%})" for piece, chance in pieces)]
 
 
 def _neighbours(query: dict) -> str:

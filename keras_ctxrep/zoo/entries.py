@@ -70,6 +70,8 @@ class Entry:
     @property
     def config(self) -> dict[str, int]:
         """The fields of our config that follow from the name and the vocabulary."""
+        if self.base:
+            return lookup(self.base).config
         sizes = [int(number) for number in re.findall(r"\d+", self.name.partition("/")[0].partition("_")[2])]
         config = dict(zip(_SIZES.get(self.family, _BERT_SIZE), sizes, strict=True))
         config |= {"vocabulary_size": self.vocabulary_size} if self.vocabulary_size else {}
@@ -225,7 +227,14 @@ def _biobert(version: str, corpora: str) -> Entry:
     return Entry(f"{_BASE}/biobert_v{version}_{corpora}_cased", "google", urls, *about, note=note)
 
 
+def _answers(name: str, use: str, note: str, citation: str, **figures: float) -> Entry:
+    """A model with answers that comes with the package, over its encoder of six layers."""
+    about = ("shipped", (), _APACHE, citation, True, 26000)
+    return Entry(name, *about, base=_SIX, embedding_width=176, use=use, note=note, figures=figures)
+
+
 _APACHE, _WIKI = "Apache-2.0", "book_corpus_wiki_en"
+_SIX = "bert_6_384_12/books_wiki_en"
 _MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 _OURS = "20 million words of public-domain books and Wikipedia"
 _AI2_TERMS = "its authors impose no restrictions: github.com/allenai/allennlp/issues/1462"
@@ -237,6 +246,33 @@ _WHOLE = "all pieces of a word were masked together"
 _102 = "102 languages; its authors recommend wiki_multilingual_cased instead"
 _CHINESE = "GluonNLP's name; Google's tokenization.py lower-cases its Latin letters"
 ENTRIES: tuple[Entry, ...] = (
+    _answers(
+        "sentiment_en/sst2",
+        "is a sentence positive or negative?",
+        "fine-tuned on SST-2: accuracy 89.3 on its development set",
+        "https://aclanthology.org/D13-1170",
+    ),
+    _answers(
+        "names_en/wnut17",
+        "persons, places, groups, products in a text",
+        "fine-tuned on WNUT-17 (CC BY 4.0): F1 39.9 on its test set",
+        "https://aclanthology.org/W17-4418",
+    ),
+    _answers(
+        "similar_en/books_wiki_en",
+        "vectors of texts: similarity, search",
+        f"the encoder of {_SIX}",
+        "https://aclanthology.org/D19-1410",
+        **{"STS-B": 81.4, "MB": 16.1},
+    ),
+    Entry(
+        _SIX,
+        *("shipped", (), _APACHE, _BERT, True, 26000),
+        use="words for [MASK], as masked_en; the best to fine-tune",
+        note=f"taught by {_MINILM}, on {_OURS}, with both heads of pretraining",
+        embedding_width=176,
+        figures={"STS-B": 81.4, "MB": 16.1},
+    ),
     Entry(
         "bert_3_384_12/books_wiki_en",
         *("shipped", (), _APACHE, "https://arxiv.org/abs/1910.01108", True, 26000),
@@ -329,8 +365,9 @@ ENTRIES: tuple[Entry, ...] = (
 # a model that came with the package -> the one that replaced it
 SUCCESSORS = {"bert_4_256_4/books_wiki_en": "bert_3_384_12/books_wiki_en"}
 
-# what Hugging Face and KerasHub call models, with "_" for "-"
+# other names of models: plain ones, and those of Hugging Face and KerasHub, with "_" for "-"
 _ALIASES = {
+    "masked_en": _SIX,
     "bert_base_multilingual_cased": "bert_12_768_12/wiki_multilingual_cased",
     "bert_base_multilingual_uncased": "bert_12_768_12/wiki_multilingual_uncased",
     "bert_base_multi": "bert_12_768_12/wiki_multilingual_cased",

@@ -47,6 +47,10 @@ def figures():
         "cores": 2,
         "processor": "CPU & more",
         "card": "# Card <1>\n\n| a | b |\n|---|---|\n| <i>x</i> | **y** `z` |\n\n- [l](javascript:x)\n",
+        "ready": {
+            "masks": [("It is [MASK] <x>.", [("a<", 0.5), ("b", 0.25)])],
+            "names": [("Ann", "B-person"), ("fell", "O")],
+        },
         "distilling": {"text": "text", "words": 1000, "curve": [(0.2, 0.6), (1.0, 0.7)]},
         "search": {"texts": 100, "entries": [QUESTION, QUESTION], "right": {"meaning": 2, "words": 0}},
         "tagging": {

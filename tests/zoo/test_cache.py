@@ -30,7 +30,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep import places, saving, zoo
+from keras_ctxrep import places, saving, updates, zoo
 from keras_ctxrep.atomic import sha256
 from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import allennlp
@@ -169,7 +169,10 @@ def test_every_entry_is_complete():
     names = [entry.name for entry in zoo.ENTRIES]
     assert len(set(names)) == len(names) >= 48
     for entry in zoo.ENTRIES:
-        assert re.fullmatch(r"(elmo|bert|static|glove|g2p|ernie)_[^/]+/[^/]+", entry.name) and entry.licence
+        assert (
+            re.fullmatch(r"(elmo|bert|static|glove|g2p|ernie|sentiment|names|answers|similar)_[^/]+/[^/]+", entry.name)
+            and entry.licence
+        )
         assert entry.citation.startswith("https://")
         assert all(re.fullmatch(r"https://\S+\.(zip|tar\.gz|hdf5|json|safetensors|txt)", url) for url in entry.urls)
         assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in entry.sha256.values())
@@ -767,16 +770,20 @@ def test_shipped_models_need_no_network_and_no_cache(shipped, cache, capsys):
     folder = zoo.get(shipped.name)
     assert folder == zoo.find(shipped.name) == zoo.cached(shipped) and folder.is_relative_to(Path(zoo.__file__).parent)
     model, bundle = zoo.load(shipped.name)
-    encoder, _ = saving.load_encoder(folder)
-    assert (model if shipped.family == "g2p" else encoder).count_params() == shipped.parameters
+    encoder = model if shipped.family == "g2p" else saving.load_encoder(zoo.find(shipped.base or shipped.name)).model
+    assert encoder.count_params() == shipped.parameters
     assert (shipped.vocabulary_size or len(bundle.vocab)) == len(bundle.vocab)
     assert all(np.isfinite(array).all() for array in model.get_weights())
     assert not cache.exists()
-    with h5py.File(folder / "model.weights.h5") as file:
-        sizes: dict = {}
-        file.visititems(lambda name, item: sizes.setdefault(item.dtype, item) if hasattr(item, "dtype") else None)
-    assert set(sizes) == {np.dtype("float16")}
-    assert (folder / "model.weights.h5").stat().st_size < 21e6
+    if shipped.base:
+        assert all(part.dtype == np.float16 for parts in updates.read(folder).values() for part in parts)
+        assert (folder / "updates.npz").stat().st_size < 1.5e6
+    else:
+        with h5py.File(folder / "model.weights.h5") as file:
+            sizes: dict = {}
+            file.visititems(lambda name, item: sizes.setdefault(item.dtype, item) if hasattr(item, "dtype") else None)
+        assert set(sizes) == {np.dtype("float16")}
+        assert (folder / "model.weights.h5").stat().st_size < 32e6
     assert main(["zoo", "show", shipped.name]) == 0
     shown = capsys.readouterr().out
     assert (
