@@ -26,7 +26,7 @@ from keras_ctxrep.commands.trying import HELP, Session
 from keras_ctxrep.plots import attention
 from keras_ctxrep.recipes import trying
 from keras_ctxrep.recipes.serving import listening
-from keras_ctxrep.recipes.trying import FIELDS, MODELS, Models
+from keras_ctxrep.recipes.trying import FIELDS, MODELS, Models, NoModel
 from tests import tiny
 
 pytest.importorskip("uvicorn", reason="Uvicorn is missing: pip install '.[serve]'")
@@ -414,3 +414,11 @@ def test_every_panel_shows_its_example(width, folders, tmp_path, monkeypatch):
     assert "above no answer" in seen["answers"] and "mean of the heads" in seen["attention"]
     entities = [each["text"] for each in answer("names", asked["names"])["entities"]]
     assert posted["marks"] == [*entities, answer("answers", asked["answers"])["answer"]] and not posted["wide"]
+
+
+def test_a_panel_without_a_model_is_left_out():
+    models = Models()
+    with pytest.raises(NoModel, match="the package has no model for this; give one: --models answers=MODEL"):
+        models.answer("answers", {"question": "Who?", "context": "She."})
+    assert "answers" not in models.models and Models({"answers": "mine"}).models["answers"] == "mine"
+    assert not models.loaded("answers")
