@@ -103,7 +103,7 @@ def run(key: str, args: argparse.Namespace) -> dict[str, Any]:
         saving.save_changes(small, *saving.load_encoder(zoo.find(BASE)), BASE, RANK)
         return {"name": model.name, "bytes": _bytes(small)}
     train, dev, test = examples(model, args.data)
-    options = model.options | ({"learning_rate": model.rate} if args.whole else {"lora": RANK})
+    options: dict[str, Any] = model.options | ({"learning_rate": model.rate} if args.whole else {"lora": RANK})
     options |= {"steps": args.steps, "epochs": None} if args.steps else {}
     begin = time.process_time()
     recipes.finetune(
