@@ -97,17 +97,16 @@ class Models:
             name: what is asked for, a name of `MODELS`.
             request: its fields, see `FIELDS`.
 
-        Returns: with "truncated" if the text is longer than the model reads,
-            fill: {"masks": of each [MASK] the most probable [{"piece", "probability"}]}.
-            names: {"entities": [{"type", "text", "start", "end"}]}.
-            sentiment: {"label", "probabilities": [{"label", "probability"}], the most probable first}.
-            nearest: {"nearest": [{"number": of the sentence, from 0, "cosine"}], the nearest first}.
-            senses: {"points": of each sentence {"start", "end": the word in it, "x", "y": its vector on the first two
-                principal components, "nearest": the number of the nearest other one, "cosine": to that}, "variance":
-                fractions on the two axes, "pairs": [{"a", "b", "cosine"}], the nearest first}.
-            answers: {"answer": "" if there is none, "start", "end", "score": minus that of no answer, "others":
-                further [{"answer", "start", "end", "probability"}]}.
-            attention: {"pieces", "shape": [layers, heads, pieces, pieces], "weights": see `plots.attention.packed`}.
+        Returns: of fill {"masks": of each [MASK] the most probable [{"piece", "probability"}]}; of names {"entities":
+            [{"type", "text", "start", "end"}]}; of sentiment {"label", "probabilities": [{"label", "probability"}], the
+            most probable first}; of nearest {"nearest": [{"number": of the sentence, from 0, "cosine"}], the nearest
+            first}; of senses {"points": of each sentence {"start", "end": the word in it, "x", "y": its vector on the
+            first two principal components, "nearest": the number of the nearest other one, "cosine": to that},
+            "variance": fractions on the two axes, "pairs": [{"a", "b", "cosine"}], the nearest first}; of answers
+            {"answer": "" if there is none, "start", "end", "score": minus that of no answer, "others": further
+            [{"answer", "start", "end", "probability"}]}; of attention {"pieces", "shape": [layers, heads, pieces,
+            pieces], "weights": see `plots.attention.packed`}. With "truncated" if the text is longer than the model
+            reads.
 
         Raises:
             NoModel: the model is not there, or is damaged.
