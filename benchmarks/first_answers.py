@@ -32,7 +32,6 @@ CALLS = {
     "none": (),
     "sentiment_en": (TEXT,),
     "names_en": (TEXT,),
-    "answers_en": ("Who met Tim Cook?", TEXT),
     "similar_en": (TEXT,),
     "masked_en": ("Deep learning [MASK] fun.",),
     "static_128/books_wiki_en": (TEXT,),
@@ -63,12 +62,13 @@ def size(name: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=[*CALLS], choices=[*CALLS])
+    parser.add_argument("names", nargs="*", help=f"(default: {', '.join(CALLS)})")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engine", default="keras", choices=("keras", "auto"))
     args = parser.parse_args()
-    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in args.names}
-    for name in args.names if args.engine == "auto" else ():
+    names = args.names or [*CALLS]
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for name in names if args.engine == "auto" else ():
         measure(name, args.engine)
     for _ in range(args.rounds):
         for name, runs in rounds.items():
