@@ -7,14 +7,13 @@
 A run that was stopped goes on when the same command is given again. OUT/NAME is the fine-tuned model, OUT/NAME-changes
 what is shipped of it, as `ctxrep convert --to changes` writes it; with `--whole` all weights are trained, to compare.
 Each prints its figures on the test set, of SST-2 and SQuAD the development set, and the sizes, as a line of JSON.
-`similar` has no training: it is the encoder under a name of its own. The card of a model is written by hand, then put
-in its place with `--card FILE.md`, which copies OUT/NAME-changes into the package.
+`similar` has no training: it is the encoder under a name of its own. benchmarks/release.py puts OUT/NAME-changes into
+the package, with a card that is written by hand.
 """
 
 import argparse
 import json
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,12 +23,8 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from keras_ctxrep import recipes, saving, tasks, zoo
-from keras_ctxrep.atomic import atomic_folder
 from keras_ctxrep.commands.score import score
-from keras_ctxrep.places import SHIPPED
 from keras_ctxrep.tasks.classify import Example
-from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.artifacts import UPDATES
 
 BASE = "bert_6_384_12/books_wiki_en"
 RANK = 16
@@ -125,14 +120,6 @@ def _bytes(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
 
 
-def release(key: str, out: Path, card: Path) -> None:
-    """Copies a model into the package, with its card."""
-    source = out / f"{key}-changes"
-    with atomic_folder(SHIPPED / MODELS[key].name) as new:
-        shutil.copyfile(source / UPDATES, new / UPDATES)
-        bundles.save(replace(bundles.load(source), card=card.read_text(encoding="utf-8")), new)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", choices=MODELS)
@@ -141,13 +128,9 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="train all weights, to compare")
     parser.add_argument("--precision", default="mixed_bfloat16")
     parser.add_argument("--steps", type=int, help="instead of all epochs, to try it")
-    parser.add_argument("--card", type=Path, metavar="FILE.md", help="of the one model that is put into the package")
     args = parser.parse_args()
     for key in args.models:
-        if args.card:
-            release(key, args.out, args.card)
-        else:
-            print(json.dumps(run(key, args)), flush=True)
+        print(json.dumps(run(key, args)), flush=True)
 
 
 if __name__ == "__main__":

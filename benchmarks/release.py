@@ -2,11 +2,13 @@
 
     python benchmarks/release.py pretrained --card card.md --name bert_3_384_12/books_wiki_en
 
-`pretrained` is a folder of `ctxrep pretrain`. The largest difference that rounding makes to the outputs is printed.
+`pretrained` is a folder of `ctxrep pretrain`. The largest difference that rounding makes to the outputs is printed. The
+changes in a folder of benchmarks/answers.py are copied as they are, in float16.
 """
 
 import argparse
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from keras_ctxrep import saving
 from keras_ctxrep.atomic import atomic_folder
 from keras_ctxrep.places import SHIPPED
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.artifacts import WEIGHTS
+from keras_ctxrep.text.artifacts import UPDATES, WEIGHTS
 
 TEXTS = ["The bank of the river was steep.", "She works at a bank in the city.", "I have not seen him since."]
 LIMIT = 32e6  # bytes of a model's weights
@@ -55,13 +57,14 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     bundle = bundles.load(args.folder)
     out = args.out / args.name
+    copy, name = (shutil.copyfile, UPDATES) if UPDATES in bundle.files else (halve, WEIGHTS)
     with atomic_folder(out) as new:
-        halve(args.folder / WEIGHTS, new / WEIGHTS)
+        copy(args.folder / name, new / name)
         bundles.save(replace(bundle, card=args.card.read_text(encoding="utf-8")), new)
     layers = []
     for model, own in map(saving.load_encoder, (args.folder, out)):
         layers.append(np.stack(model(own.features.collate(own.features.encode(TEXTS)))["layers"]))
-    size = (out / WEIGHTS).stat().st_size
+    size = (out / name).stat().st_size
     print(f"{out}: {size / 1e6:.1f} MB, largest difference in the layers {np.abs(layers[0] - layers[1]).max():.1e}")
     if size > LIMIT:
         raise SystemExit(f"more than {LIMIT / 1e6:.0f} MB")

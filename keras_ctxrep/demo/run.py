@@ -148,7 +148,7 @@ def _ready() -> dict:
     answer = load("names_en").predict(NAMED)
     print(f"  {NAMED}  {', '.join(_coloured(entity['text'], BOLD) for entity in answer['entities']) or 'no names'}")
     tags = [(word["word"], word["label"]) for word in answer["words"]]
-    return {"masks": [(text, [tuple(each) for each in pieces]) for text, (pieces,) in masks], "names": tags}
+    return {"masks": [(text, pieces) for text, (pieces,) in masks], "names": tags}
 
 
 def _distilling(encoder: Path, corpus: Sequence[str | Path] | None, out: Path, minutes: float, seed: int) -> dict:
