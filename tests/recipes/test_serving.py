@@ -11,7 +11,6 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ from keras_ctxrep.recipes.serving import http_server, opened
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import quantize
-from tests import tiny
+from tests import server_thread, tiny
 
 pytest.importorskip("uvicorn", reason="Uvicorn is missing: pip install '.[serve]'")
 pytestmark = pytest.mark.trains
@@ -35,17 +34,8 @@ TEXTS = ["The rain fell. She left.", "中 she the cats"]
 MARKS = [[(0, 3), (4, 8), (16, 19)], [(2, 5), (6, 9), (0, 1)]]
 
 
-@contextmanager
 def running(path, name=None):
-    """The address of a server in a thread."""
-    server, listener = http_server(opened(path, name)), socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
+    return server_thread.running(http_server(opened(path, name)))
 
 
 def rounded(answer):

@@ -27,7 +27,7 @@ from keras_ctxrep.plots import attention
 from keras_ctxrep.recipes import trying
 from keras_ctxrep.recipes.serving import listening
 from keras_ctxrep.recipes.trying import FIELDS, MODELS, Models, NoModel
-from tests import tiny
+from tests import server_thread, tiny
 
 pytest.importorskip("uvicorn", reason="Uvicorn is missing: pip install '.[serve]'")
 from keras_ctxrep.recipes.serving import server_of
@@ -64,17 +64,8 @@ def models(folders):
     return Models(folders)
 
 
-@contextmanager
 def running(app):
-    """The address of a server in a thread."""
-    server, listener = server_of(app), listening("127.0.0.1", 0)
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
+    return server_thread.running(server_of(app))
 
 
 def send(url, body=None, **headers):
