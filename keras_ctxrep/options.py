@@ -600,6 +600,8 @@ class EncoderDistillation(Sized, Frequent, Corpus, Training):
         it next_sentence; of an ELMo as --init also language_model""")
     vectors: AnyPath | None = optional("""output FOLDER neutral  keep the teacher's vectors in this folder, for
         further runs (default: in --out, until the run ends)""")
+    samples: int | None = optional("""model >0  of an ELMo: words sampled for the softmax in training (default: the full
+        softmax)""")
 
     def __post_init__(self):
         super().__post_init__()

@@ -8,12 +8,13 @@ from keras import layers as klayers
 
 from keras_ctxrep import saving
 from keras_ctxrep.layers import MaskedPooling, ZeroPadding
+from keras_ctxrep.models import elmo
 from keras_ctxrep.models.model import Model, copy_weights
 from keras_ctxrep.options import EncoderDistillation
 from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
-from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch
+from keras_ctxrep.text.pretraining import Vocabulary, for_sampling, language_model_batch
 
 LOGITS = ("forward_logits", "backward_logits")  # the outputs of a biLM
 
@@ -25,27 +26,27 @@ def begin(initial: ModelFolder, options: EncoderDistillation) -> ModelFolder:
         initial: an ELMo with its language model.
         options: of the run.
     """
-    config = initial.bundle.config | {"dropout": options.dropout or 0.0}
-    model = saving.build(replace(initial.bundle, config=config))
+    config = elmo.Config(**initial.bundle.config | {"dropout": options.dropout or 0.0})
+    size, samples = len(initial.bundle.vocab), options.samples
+    if samples is not None and samples > size:
+        raise ValueError(f"samples={samples}: {options.init} has {size} words; sample fewer, or none")
+    model = elmo.language_model(config, size, samples)
     copy_weights(initial.model, model)
     return ModelFolder(model, initial.bundle)
 
 
-def learner(model: keras.Model, learn: Sequence[str], width: int) -> keras.Model:
-    """The student with an output for each of the losses: its logits, and its vectors in the teacher's width.
+def learner(model: keras.Model, learn: Sequence[str]) -> keras.Model:
+    """The student with an output for each of the losses: its logits, and its vectors.
 
-    Words and texts are those of the top layer, as `Model.encode` gives them, by a linear map of each, which is left out
-    at the end.
+    Words and texts are those of the top layer, as `Model.encode` gives them.
 
     Args:
-        model: `elmo.language_model` without `samples`.
+        model: `elmo.language_model`.
         learn: the losses.
-        width: of the teacher.
 
-    >>> from keras_ctxrep.models import elmo
     >>> model = elmo.language_model(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"], 9)
-    >>> sorted(learner(model, ["words", "texts"], 24).output), learner(model, ["words"], 24).output["words"].shape
-    (['backward_logits', 'forward_logits', 'texts', 'words'], (None, None, 1, 24))
+    >>> sorted(learner(model, ["words", "texts"]).output), learner(model, ["words"]).output["words"].shape
+    (['backward_logits', 'forward_logits', 'texts', 'words'], (None, None, 1, 128))
     """
     tops = [model.get_layer(f"{direction}_top_dropout").input for direction in ("forward", "backward")]
     crops = (
@@ -56,9 +57,7 @@ def learner(model: keras.Model, learn: Sequence[str], width: int) -> keras.Model
     mask = model.input["mask"]
     top = ZeroPadding(carry_mask=True, name="top_words")(both, mask=mask)
     text = MaskedPooling("mean", name="top_mean")(top, mask=mask)
-    words = klayers.Dense(width, name="word_projection")(both)
-    outputs = {"words": words[:, :, None], "relations": words[:, :, None]}
-    outputs["texts"] = klayers.Dense(width, name="text_projection")(text)
+    outputs = {"words": both[:, :, None], "relations": both[:, :, None], "texts": text}
     chosen = {name: outputs[name] for name in learn if name in outputs}
     return Model(model.input, chosen | {name: model.output[name] for name in LOGITS}, name="learner")
 
@@ -69,9 +68,11 @@ class BilmReader:
     Args:
         bundle: of the student.
         max_length: words of a sentence.
+        sampled: for a model with `samples`.
     """
 
-    def __init__(self, bundle: Bundle, max_length: int):
+    def __init__(self, bundle: Bundle, max_length: int, sampled: bool = False):
+        self.sampled = sampled
         self.features = replace(bundle, max_length=min(max_length, bundle.max_length)).features
         self.vocabulary = Vocabulary(bundle.vocab)
 
@@ -85,4 +86,5 @@ class BilmReader:
 
     def batch(self, rows: Sequence[Row]) -> tuple[dict, dict, dict]:
         """(inputs of the learner, targets of its own, their weights)."""
-        return language_model_batch(self.features, self.vocabulary, rows)
+        batch = language_model_batch(self.features, self.vocabulary, rows)
+        return for_sampling(*batch) if self.sampled else batch

@@ -13,7 +13,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import layers as klayers
 from keras import ops
 
 from keras_ctxrep import losses, saving, zoo
@@ -22,7 +21,7 @@ from keras_ctxrep.checks import of_kind
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.layers import SpanMean
 from keras_ctxrep.models import bert, families
-from keras_ctxrep.models.model import Model
+from keras_ctxrep.models.model import Model, copy_weights
 from keras_ctxrep.options import EncoderDistillation, Options
 from keras_ctxrep.recipes import bilm_student, cards, corpora, distilling
 from keras_ctxrep.saving import ModelFolder
@@ -68,36 +67,44 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
         raise ValueError(f"{what}; the student has to be a BERT, or an ELMo with its language model")
     if (BILM in options.learn) != (bilm is not None):
         raise ValueError("learn: an ELMo, which init names, and no other student, learns its language_model too")
+    if options.samples is not None and bilm is None:
+        raise ValueError(f"samples={options.samples}: of an ELMo; this student has no softmax over words")
     numbers = _layer_numbers(options, source.bundle.config["layers"], initial)
     run = RunRecord.of("distill_encoder", options, teacher=folder, corpus=[Path(path) for path in corpus])
     check_replaceable(out, run.identity, options.overwrite)
     Path(out).mkdir(parents=True, exist_ok=True)
     held, read = corpora.held_out(corpus, options.valid, options.seed)
     keras.utils.set_random_seed(options.seed)
+    evaluated = None
     with scope(options.precision, strategy):
         if bilm is not None:
             model, bundle = bilm_student.begin(bilm, options)
-            learner = bilm_student.learner(model, options.learn, source.bundle.config["width"])
+            learner = bilm_student.learner(model, options.learn)
             reader: Reader = bilm_student.BilmReader(bundle, options.max_length)
         else:
             start, kept = (source, numbers) if initial is None else (initial, range(initial.bundle.config["layers"]))
             model, bundle = _student(start, kept, options, lambda: _piece_counts(source.bundle, read, corpus, options))
-            learner = _learner(model, bundle, options.learn, source.bundle.config["width"])
+            learner = _learner(model, bundle, options.learn)
             reader = WordPieceReader(bundle, options.max_length)
+    teaches = reader
+    if bilm is not None and options.samples:
+        teaches = bilm_student.BilmReader(bundle, options.max_length, sampled=True)
+        evaluated = saving.build(bundle)
     cache = Path(options.vectors or Path(out) / "teacher")
     levels = [number + 1 for number in numbers] if "hidden" in options.learn else [source.bundle.config["layers"]]
     valid = None if options.valid is None else Path(options.valid)
     read_by_teacher = {"valid": valid, "seed": options.seed, "max_length": options.max_length, "levels": levels}
     of_vectors = replace(run, options=Options(), arguments={**run.arguments, **read_by_teacher})
     vectors = TeacherVectors(source, levels, options.max_length, cache, of_vectors.identity)
-    batches = partial(_batches, vectors, reader, options)
     chosen = Shard(-1, sample(held, HELD, options.seed))
+    for output in learner.output.keys() & {"words", "relations", "hidden", "texts"}:
+        vectors.reduce(learner.output[output].shape[-1], chosen)
 
     def shards(epoch: int) -> Iterator[Shard]:  # the same in every epoch, so that each is read by the teacher once
         return _shards(shuffled(corpus, read, options.seed, 0, BUFFER))
 
-    data: Data = partial(batches, shards, True)
-    validation = batches(lambda epoch: [chosen], repeat=False)
+    data: Data = partial(_batches, vectors, teaches, options, shards, True)
+    validation = _batches(vectors, reader, options, lambda epoch: [chosen], repeat=False)
     if bundle.task == PRETRAINER:
         data, validation = _with_masked_pairs(data, validation, bundle, corpus, (held, read), options)
     history = fit.fit(
@@ -105,9 +112,13 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
         data,
         validation,
         loss={name: _LOSSES[name]() for name in learner.output},
+        eval_model=None if evaluated is None else bilm_student.learner(evaluated, options.learn),
         report=report,
         options=options.fit(folder=out, identity=run.identity),
     )
+    if evaluated is not None:
+        copy_weights(model, evaluated)
+        model = evaluated
     run.save(out, history)
     saving.save(out, model, replace(bundle, card=cards.distilled(teacher, source.bundle, corpus, options, history)))
     if options.vectors is None:
@@ -258,7 +269,7 @@ def merged_vectors(
 def factors(table: np.ndarray, counts: Sequence[int], width: int) -> list[np.ndarray]:
     """A table of vectors as the product of a narrow table and a projection.
 
-    The projection has the principal axes of the vectors, each weighted by the square root of its frequency.
+    The projection has the principal axes of the vectors, whose squares are weighted by the roots of their frequencies.
 
     Args:
         table: float32 (V, D).
@@ -271,10 +282,28 @@ def factors(table: np.ndarray, counts: Sequence[int], width: int) -> list[np.nda
     >>> narrow.shape, (narrow @ projection).round(3).tolist()
     ((2, 1), [[3.0, 4.0], [6.0, 8.0]])
     """
-    weights = np.sqrt(np.asarray(counts, table.dtype) + 1)
-    _, axes = np.linalg.eigh((table * weights[:, None]).T @ table)  # ascending
-    axes = axes[:, ::-1][:, :width]
+    weights = (np.asarray(counts, table.dtype) + 1) ** 0.25
+    axes = principal_axes(table * weights[:, None], width)
     return [table @ axes, axes.T]
+
+
+def principal_axes(vectors: np.ndarray, width: int) -> np.ndarray:
+    """The directions, of length 1, in which vectors are largest; a product with them keeps lengths and angles best.
+
+    Args:
+        vectors: (N, D).
+        width: R, how many; behind D of them are zeros.
+
+    Returns: float32 (D, R).
+
+    >>> abs(principal_axes(np.array([[3.0, 4.0], [6.0, 8.0], [4.0, -3.0]]), 1)).round(3).tolist()
+    [[0.6], [0.8]]
+    >>> principal_axes(np.eye(2), 3).shape
+    (2, 3)
+    """
+    vectors = vectors.astype(np.float32)
+    axes = np.linalg.eigh(vectors.T @ vectors)[1][:, ::-1]  # descending
+    return np.pad(axes[:, :width], ((0, 0), (0, max(0, width - axes.shape[1]))))
 
 
 def _split_piece(piece: str, known: Mapping[str, int]) -> list[str]:
@@ -332,19 +361,16 @@ def _word_vectors(model: keras.Model, levels: Sequence[int]) -> tuple[dict, Any]
     return model.input | {"marks": marks}, ops.stack(means, axis=2)
 
 
-def _learner(student: keras.Model, bundle: Bundle, learn: Sequence[str], width: int) -> keras.Model:
-    """The student with one output for each of the losses, in the teacher's width."""
+def _learner(student: keras.Model, bundle: Bundle, learn: Sequence[str]) -> keras.Model:
+    """The student with one output for each of the losses."""
     model = student
     if bundle.task == PRETRAINER:
         encoder = families.encoder_of(student, bundle.family, bundle.config)
         model = saving.finish(encoder, bundle.of_encoder())
     top = len(model.output["layers"]) - 1
     inputs, words = _word_vectors(model, range(1, top + 1) if "hidden" in learn else [top])
-    texts = model.output["vector"]
-    if words.shape[-1] != width:
-        words = klayers.Dense(width, name="word_projection")(words)
-        texts = klayers.Dense(width, name="text_projection")(texts)
-    outputs = {"words": words[:, :, -1:], "relations": words[:, :, -1:], "hidden": words, "texts": texts}
+    outputs = {"words": words[:, :, -1:], "relations": words[:, :, -1:], "hidden": words}
+    outputs["texts"] = model.output["vector"]
     if bundle.task == PRETRAINER:
         masked = {
             name: keras.Input(tensor.shape[1:], dtype="int32", name=f"masked_{name}")
@@ -399,10 +425,32 @@ class TeacherVectors:
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(manifest) as path:
             path.write_text(text, encoding="utf-8")
-        self.of_shard = lru_cache(4)(self._of_shard)
+        self.axes: tuple[np.ndarray, ...] | None = None
+        self.of_shard = lru_cache(4)(self._reduced)
+
+    def reduce(self, width: int, shard: Shard) -> None:
+        """Gives the vectors in another width from now on, so that a student of this width learns them as its own.
+
+        A smaller one has the principal components of a shard, whose cosines are near those of the vectors, and which no
+        layer has to be learned for; a larger one has zeros behind them.
+        """
+        if self.axes is None and width != self.width:
+            words, _, texts = self._of_shard(shard)
+            self.axes = tuple(principal_axes(part, width) for part in (*np.moveaxis(words, 1, 0), texts))
+            self.width = width
+
+    def _reduced(self, shard: Shard) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Vectors of words (words, N, D), the number of the first of each sentence, vectors of texts (sentences, D)."""
+        words, begins, texts = self._of_shard(shard)
+        if self.axes is None:
+            return words, begins, texts
+        *of_words, of_texts = self.axes
+        reduced = [
+            part.astype(np.float32) @ axes for part, axes in zip(np.moveaxis(words, 1, 0), of_words, strict=True)
+        ]
+        return np.stack(reduced, 1).astype(np.float16), begins, texts.astype(np.float32) @ of_texts
 
     def _of_shard(self, shard: Shard) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Vectors of words (words, N, D), the number of the first of each sentence, vectors of texts (sentences, D)."""
         if shard.number < 0:
             return self._computed(shard)
         path = self.folder / f"{shard.number:06}.npz"

@@ -237,11 +237,8 @@ def test_what_an_elmo_is_taught_by(teacher, bilm, corpus, tmp_path, monkeypatch)
     for name in ("forward_logits", "backward_logits"):
         np.testing.assert_allclose(outputs[name], model(inputs)[name], atol=1e-5)
     real = inputs["mask"].numpy() > 0
-    kernel, bias = learner.get_layer("word_projection").get_weights()
-    expected = vectors["sequence"].numpy() @ kernel + bias
-    np.testing.assert_allclose(outputs["words"].numpy()[real][:, 0], expected[real], atol=1e-5)
-    kernel, bias = learner.get_layer("text_projection").get_weights()
-    np.testing.assert_allclose(outputs["texts"], vectors["pooled"].numpy() @ kernel + bias, atol=1e-5)
+    np.testing.assert_allclose(outputs["words"].numpy()[real][:, 0], vectors["sequence"].numpy()[real], atol=1e-5)
+    np.testing.assert_allclose(outputs["texts"], vectors["pooled"], atol=1e-5)
     # the teacher's vector of each word is the mean of its pieces, and words and targets are those of one sentence
     texts = targets["texts"].numpy()
     assert targets["words"].shape[1] == inputs["mask"].shape[1] and len(texts) == 16
@@ -251,6 +248,41 @@ def test_what_an_elmo_is_taught_by(teacher, bilm, corpus, tmp_path, monkeypatch)
     nearest = [sentences[index] for index in np.abs(found[None] - texts[:, None]).max(-1).argmin(1)]
     assert [len(sentence.split()) for sentence in nearest] == inputs["mask"].numpy().sum(1).tolist()
     np.testing.assert_allclose(weights["texts"], 1)
+
+
+def test_a_narrower_student_learns_the_principal_components(teacher, tmp_path, corpus, monkeypatch):
+    words = ("<S>", "</S>", "<UNK>", *WORDS)
+    narrow = replace(tiny.bundle("embed", "elmo", sizes={"projection": 2}), task="language_model", vocab=words)
+    seen = {}
+    monkeypatch.setattr(
+        distilling.fit, "fit", lambda learner, data, validation, **more: seen.update(batches=[*validation]) or []
+    )
+    distill(teacher, corpus, tmp_path / "s", init=tiny.save(tmp_path / "narrow", narrow), learn=LEARNED, valid=corpus)
+    batches = [targets for _, targets, _ in seen["batches"]]
+    texts = np.concatenate([targets["texts"] for targets in batches])
+    assert texts.shape[1] == batches[0]["words"].shape[-1] == 4
+    source = saving.load(teacher)
+    sentences = corpus.read_text().split("\n")
+    vectors = source.model(source.bundle.features([text for text in sentences if text]))["vector"].numpy()
+    components = np.linalg.svd(vectors.astype(np.float16).astype(np.float32))[2][:4]
+    lengths = np.linalg.norm(vectors @ components.T, axis=1)  # the signs of components are free
+    np.testing.assert_allclose(np.sort(np.linalg.norm(texts, axis=1)), np.sort(lengths), atol=5e-3)
+
+
+def test_an_elmo_with_a_sampled_softmax(teacher, bilm, corpus, tmp_path):
+    history = distill(
+        teacher, corpus, tmp_path / "s", init=bilm, steps=80, learning_rate=1e-2, learn=LEARNED, samples=6
+    )
+    first, last = history[0], history[-1]
+    assert last["val_forward_logits_perplexity"] < first["val_forward_logits_perplexity"]  # of all words
+    model, bundle = saving.load(tmp_path / "s")
+    assert bundle.task == "language_model" and set(model.input) == {"char_ids", "mask"}
+    logits = model(bundle.features(["the cats fell"]))["forward_logits"]
+    assert logits.shape[-1] == len(bundle.vocab)
+    with pytest.raises(ValueError, match="samples=99: .*bilm has 13 words"):
+        distill(teacher, corpus, tmp_path / "t", init=bilm, learn=LEARNED, samples=99)
+    with pytest.raises(ValueError, match="samples=6: of an ELMo"):
+        distill(teacher, corpus, tmp_path / "t", samples=6)
 
 
 def test_elmos_that_are_refused(teacher, bilm, corpus, tmp_path):
