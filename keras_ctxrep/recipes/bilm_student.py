@@ -6,7 +6,6 @@ from dataclasses import replace
 import keras
 from keras import layers as klayers
 
-from keras_ctxrep import saving
 from keras_ctxrep.layers import MaskedPooling, ZeroPadding
 from keras_ctxrep.models import elmo
 from keras_ctxrep.models.model import Model, copy_weights

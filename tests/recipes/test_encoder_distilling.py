@@ -279,7 +279,7 @@ def test_an_elmo_with_a_sampled_softmax(teacher, bilm, corpus, tmp_path):
     assert bundle.task == "language_model" and set(model.input) == {"char_ids", "mask"}
     logits = model(bundle.features(["the cats fell"]))["forward_logits"]
     assert logits.shape[-1] == len(bundle.vocab)
-    with pytest.raises(ValueError, match="samples=99: .*bilm has 13 words"):
+    with pytest.raises(ValueError, match=r"samples=99: .*bilm has 13 words"):
         distill(teacher, corpus, tmp_path / "t", init=bilm, learn=LEARNED, samples=99)
     with pytest.raises(ValueError, match="samples=6: of an ELMo"):
         distill(teacher, corpus, tmp_path / "t", samples=6)
