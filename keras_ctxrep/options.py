@@ -602,6 +602,10 @@ class EncoderDistillation(Sized, Frequent, Corpus, Training):
         further runs (default: in --out, until the run ends)""")
     samples: int | None = optional("""model >0  of an ELMo: words sampled for the softmax in training (default: the full
         softmax)""")
+    sentences: int | None = (
+        optional("""data >0  random sentences of the corpus that the teacher reads, which the student
+        reads again and again (default: all)""")
+    )
 
     def __post_init__(self):
         super().__post_init__()

@@ -101,7 +101,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
         vectors.reduce(learner.output[output].shape[-1], chosen)
 
     def shards(epoch: int) -> Iterator[Shard]:  # the same in every epoch, so that each is read by the teacher once
-        return _shards(shuffled(corpus, read, options.seed, 0, BUFFER))
+        return _shards(shuffled(corpus, read, options.seed, 0, BUFFER), options.sentences)
 
     data: Data = partial(_batches, vectors, teaches, options, shards, True)
     validation = _batches(vectors, reader, options, lambda epoch: [chosen], repeat=False)
@@ -599,9 +599,9 @@ def _with_masked_pairs(
     return trained, zipped(validation, pairs(chosen))
 
 
-def _shards(documents: Iterable[list[str]]) -> Iterator[Shard]:
-    """The sentences of documents, so many at a time."""
-    sentences = itertools.chain.from_iterable(documents)
+def _shards(documents: Iterable[list[str]], limit: int | None = None) -> Iterator[Shard]:
+    """The sentences of documents, at most `limit`, so many at a time."""
+    sentences = itertools.islice(itertools.chain.from_iterable(documents), limit)
     for number in itertools.count():
         part = [*itertools.islice(sentences, SHARD)]
         if not part:
