@@ -32,6 +32,7 @@ CALLS = {
     "none": (),
     "sentiment_en": (TEXT,),
     "names_en": (TEXT,),
+    "answers_en": ("Who fell?", TEXT),
     "similar_en": (TEXT,),
     "masked_en": ("Deep learning [MASK] fun.",),
     "static_128/books_wiki_en": (TEXT,),

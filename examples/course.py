@@ -188,8 +188,23 @@ for entity in names("Angela Merkel met Tim Cook in Berlin to talk about the new 
 # ```
 
 # %% [markdown]
-# A reader that answers questions is trained from SQuAD's JSON by `ctxrep train --task answer`.
-#
+# and where the answer to a question is in a text, after 11,284 questions of SQuAD (Rajpurkar et al. 2016,
+# https://aclanthology.org/D16-1264). The last answer is too long:
+
+# %%
+answers = ctx.load("answers_en")
+text = "AMLC 2019, a conference on machine learning, is held in Seattle. Its keynote is given by Jacob Devlin of Google."
+for question in ["Where is AMLC held?", "Who gives the keynote?", "Where does Devlin work?"]:
+    print(f"{question:24} {answers(question, text)['answer']}")
+
+# %% [markdown]
+# ```text
+# Where is AMLC held?      Seattle
+# Who gives the keynote?   Jacob Devlin
+# Where does Devlin work?  Seattle. Its keynote is given by Jacob Devlin of Google
+# ```
+
+# %% [markdown]
 # ## Sentences of like meaning
 
 # %%

@@ -27,11 +27,11 @@ MODELS = MappingProxyType(
         "sentiment": "sentiment_en",
         "nearest": "similar_en",
         "senses": "similar_en",
-        "answers": "",
+        "answers": "answers_en",
         "attention": "similar_en",
     }
 )
-"""What is asked for -> the published model that answers it; "": the package has none."""
+"""What is asked for -> the published model that answers it."""
 
 FIELDS = MappingProxyType(
     {
@@ -80,15 +80,14 @@ class Models:
     ):
         if unknown := [name for name in models if name not in MODELS]:
             raise ValueError(f"{printable(unknown[0])}: choose {', '.join(MODELS)}")
-        chosen = {name: str(models.get(name, published)) for name, published in MODELS.items()}
-        self.models = {name: model for name, model in chosen.items() if model}
+        self.models = {name: str(models.get(name, published)) for name, published in MODELS.items()}
         self.report = report
         self._loaded: dict[str, Model] = {}
         self._maps: dict[str, Callable[[str, str | None], tuple[list[str], np.ndarray]]] = {}
 
     def loaded(self, name: str) -> bool:
         """Whether the model that answers a request of this name is loaded."""
-        return self.models.get(name) in self._loaded
+        return self.models[name] in self._loaded
 
     def answer(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a request, as JSON has it; places in a text are in characters, the end exclusive.
@@ -118,8 +117,6 @@ class Models:
         return getattr(self, f"_{name}")(self._model(name), *values)
 
     def _model(self, name: str) -> "Model":
-        if name not in self.models:
-            raise NoModel(f"the package has no model for this; give one: --models {name}=MODEL")
         model = self.models[name]
         if model not in self._loaded:
             from keras_ctxrep.inference.model import load

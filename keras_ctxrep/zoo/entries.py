@@ -259,6 +259,12 @@ ENTRIES: tuple[Entry, ...] = (
         "https://aclanthology.org/W17-4418",
     ),
     _answers(
+        "answers_en/squad",
+        "the answer to a question in a text",
+        "fine-tuned on a part of SQuAD 1.1 (CC BY-SA 4.0): F1 68.7 on its development set",
+        "https://aclanthology.org/D16-1264",
+    ),
+    _answers(
         "similar_en/books_wiki_en",
         "vectors of texts: similarity, search",
         f"the encoder of {_SIX}",

@@ -405,11 +405,3 @@ def test_every_panel_shows_its_example(width, folders, tmp_path, monkeypatch):
     assert "above no answer" in seen["answers"] and "mean of the heads" in seen["attention"]
     entities = [each["text"] for each in answer("names", asked["names"])["entities"]]
     assert posted["marks"] == [*entities, answer("answers", asked["answers"])["answer"]] and not posted["wide"]
-
-
-def test_a_panel_without_a_model_is_left_out():
-    models = Models()
-    with pytest.raises(NoModel, match="the package has no model for this; give one: --models answers=MODEL"):
-        models.answer("answers", {"question": "Who?", "context": "She."})
-    assert "answers" not in models.models and Models({"answers": "mine"}).models["answers"] == "mine"
-    assert not models.loaded("answers")
