@@ -16,7 +16,7 @@ run_glue (`--warmup_ratio 0.1 --weight_decay 0.01`).
 and one of the first two.
 "spans": semantic roles and coreference of pronouns, with the first three of these and with both BERTs, fine-tuned.
 "pairs": ESIM and BiDAF of 100 units in each direction, which compare two texts that the encoder reads one by one, over
-learned word embeddings, the static table that comes with the package, a frozen biLM, and this beside learned embeddings.
+learned word embeddings, the static table that comes with the package, a frozen biLM, and it beside learned embeddings.
 With "context", "spans" and "pairs" the table of ELMo's gains is printed too, as table 1 of Peters et al. 2018 has them.
 "quantized": `--minilm` fine-tuned on fewer rows, and .tflite files of it; "int8" is calibrated on training rows.
 "students": bert_2_128_2, which begins with projected token vectors of the BERT that comes with the package, fine-tuned;
