@@ -598,6 +598,11 @@ class EncoderDistillation(Sized, Frequent, Corpus, Training):
         cosines between them (relations), vectors of words in all layers (hidden), vectors of texts and the cosines
         between them; and what BERT's pretraining learns, which gives the student its heads: masked_words, and with
         it next_sentence; of an ELMo as --init also language_model""")
+    pretraining_weight: float = option(
+        0.2,
+        """schedule >0  of the losses masked_words, next_sentence and language_model,
+        beside those of the vectors, whose gradients are smaller""",
+    )
     vectors: AnyPath | None = optional("""output FOLDER neutral  keep the teacher's vectors in this folder, for
         further runs (default: in --out, until the run ends)""")
     samples: int | None = optional("""model >0  of an ELMo: words sampled for the softmax in training (default: the full

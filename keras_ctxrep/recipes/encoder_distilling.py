@@ -40,7 +40,6 @@ BUFFER = 1_000_000  # sentences that are shuffled in memory, as in pretraining
 ENCODED = 20_000  # of which so many are turned into pieces at once
 PRETRAINER, BILM = "pretrainer", "language_model"
 HEADS = {"masked_words": "mlm_logits", "next_sentence": "nsp_logits"}  # loss -> output of a pretrainer
-HEADS_WEIGHT = 0.2  # of these losses: their gradients are larger than those of the vectors
 Span = tuple[int, int]
 Data = Callable[[int], tf.data.Dataset]  # number of a batch -> the batches from this one on
 
@@ -551,7 +550,8 @@ def _batches(
         if not more:
             return inputs, chosen
         ones = {name: np.ones(len(rows), np.float32) for name in chosen}
-        return inputs, chosen | more, ones | {name: HEADS_WEIGHT * weight for name, weight in weights.items()}
+        scaled = {name: options.pretraining_weight * weight for name, weight in weights.items()}
+        return inputs, chosen | more, ones | scaled
 
     seed = options.seed if repeat else None
     source = examples if repeat else [*examples(0)]
@@ -587,7 +587,7 @@ def _with_masked_pairs(
         logits = [(name, output) for name, output in HEADS.items() if output in labels]
         inputs = inputs | {f"masked_{name}": array for name, array in more.items()}
         ones = {name: tf.ones(tf.shape(array)[:1]) for name, array in targets.items()}
-        scaled = {name: HEADS_WEIGHT * weights[output] for name, output in logits}
+        scaled = {name: options.pretraining_weight * weights[output] for name, output in logits}
         return inputs, targets | {name: labels[output] for name, output in logits}, ones | scaled
 
     def zipped(vectors: tf.data.Dataset, masked: tf.data.Dataset) -> tf.data.Dataset:

@@ -179,7 +179,7 @@ def test_what_a_learner_reads(teacher, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(
         distilling.fit, "fit", lambda learner, data, *rest, **more: seen.update(learner=learner, data=data) or []
     )
-    distill(teacher, corpus, tmp_path / "s", learn=["texts", *HEADS])
+    distill(teacher, corpus, tmp_path / "s", learn=["texts", *HEADS], pretraining_weight=0.3)
     inputs, targets, weights = next(iter(seen["data"](0)))
     outputs = seen["learner"](inputs)
     model, bundle = saving.load(tmp_path / "s")
@@ -194,7 +194,7 @@ def test_what_a_learner_reads(teacher, corpus, tmp_path, monkeypatch):
     mask = bundle.vocab.index("[MASK]")
     assert (at[real] == mask).mean() > 0.5 and ((at == mask) | (at == labels) | (at > 4))[real].all()
     # the mean over the masked pieces, times the weight beside the losses of the vectors
-    np.testing.assert_allclose(weights["masked_words"].numpy().sum(), distilling.HEADS_WEIGHT * real.size, rtol=1e-5)
+    np.testing.assert_allclose(weights["masked_words"].numpy().sum(), 0.3 * real.size, rtol=1e-5)
     np.testing.assert_allclose(weights["texts"], 1)
 
 
