@@ -600,8 +600,8 @@ class EncoderDistillation(Sized, Frequent, Corpus, Training):
         it next_sentence; of an ELMo as --init also language_model""")
     pretraining_weight: float = option(
         0.2,
-        """schedule >0  of the losses masked_words, next_sentence and language_model,
-        beside those of the vectors, whose gradients are smaller""",
+        """schedule >0  of the losses masked_words, next_sentence and
+        language_model, beside those of the vectors, whose gradients are smaller""",
     )
     vectors: AnyPath | None = optional("""output FOLDER neutral  keep the teacher's vectors in this folder, for
         further runs (default: in --out, until the run ends)""")
