@@ -198,7 +198,7 @@ def _with_all_tags_first(rows: list) -> list:
 
 
 def _as_row(example: Any) -> dict:
-    row = {key: value for key, value in asdict(example).items() if key != "source" and value is not None}
+    row = {key: value for key, value in asdict(example).items() if key not in ("source", "types") and value is not None}
     if "answers" in row:
         row["answers"] = [{"text": text, "start": start} for text, start in example.answers]
     if "pronoun" in row:
