@@ -26,7 +26,7 @@ from keras_ctxrep.commands.trying import HELP, Session
 from keras_ctxrep.plots import attention
 from keras_ctxrep.recipes import trying
 from keras_ctxrep.recipes.serving import listening
-from keras_ctxrep.recipes.trying import FIELDS, MODELS, Models, NoModel
+from keras_ctxrep.recipes.trying import FIELDS, MODELS, Models
 from tests import server_thread, tiny
 
 pytest.importorskip("uvicorn", reason="Uvicorn is missing: pip install '.[serve]'")
