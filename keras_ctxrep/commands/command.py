@@ -32,7 +32,7 @@ class Command(Options, Generic[R]):
     Attributes:
         configurable: whether it takes --config.
         tensorflow: whether TensorFlow is imported at once, without the lines that it prints; or the argument with which
-            it is, if that is given and no .tflite file, and `engine` is not "auto".
+            it is, if that is given and no .tflite file, and `engine`, if there is that option, is "keras".
     """
 
     configurable: ClassVar[bool] = False

@@ -179,7 +179,7 @@ class AutoEngine(Engine):
 
     def _litert_is_quicker(self, texts: int, tokens: int) -> bool:
         started = sys.modules.get("tensorflow") is not None
-        seconds = self.speeds() if started else speeds.known(self.bundle, self._threads)
+        seconds = self.seconds if started else self._known
         if seconds is None:
             return True
         shape = speeds.shape(texts, tokens)
@@ -187,7 +187,14 @@ class AutoEngine(Engine):
         self._gain += max(0.0, gain)
         return gain <= 0 if started else self._gain < START
 
-    def speeds(self) -> speeds.Seconds:
-        """The seconds a text of both engines, as in `speeds.measured`, measured now unless they are known."""
+    @cached_property
+    def _known(self) -> speeds.Seconds | None:
+        return speeds.known(self.bundle, self._threads)
+
+    @cached_property
+    def seconds(self) -> speeds.Seconds:
+        """The seconds a text of "LiteRT" and "Keras", as in `speeds.measured`, measured now unless they are known."""
+        if self._known is not None:
+            return self._known
         runs = {"LiteRT": self._litert.run, "Keras": self._keras_runner.run}
-        return speeds.known(self.bundle, self._threads) or speeds.measured(self.bundle, self._threads, runs)
+        return speeds.measured(self.bundle, self._threads, runs)

@@ -18,7 +18,7 @@ from keras_ctxrep.places import cache_folder
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.version import __version__
 
-__all__ = ["Seconds", "cache_file", "known", "measured", "shape"]
+__all__ = ["SHAPES", "cache_file", "known", "measured", "shape"]
 
 SHORT, LONG = 16, 128  # tokens of the texts that are measured
 MANY = 8  # texts that are run together
@@ -26,6 +26,7 @@ BOUNDARY = 32  # tokens of the longest text that counts as short
 ENOUGH = 0.1  # seconds after which a run is not repeated
 LONGEST = 0.25  # seconds of a run of many texts, if two of them do not take longer
 
+SHAPES = ("one short text", "many short texts", "one long text", "many long texts")
 Seconds = dict[str, dict[str, float]]  # engine -> shape of a batch -> seconds a text
 
 
@@ -35,7 +36,7 @@ def shape(texts: int, tokens: int) -> str:
     >>> shape(1, 12), shape(32, 200)
     ('one short text', 'many long texts')
     """
-    return f"{'one' if texts == 1 else 'many'} {'short' if tokens <= BOUNDARY else 'long'} text{'s'[: texts - 1]}"
+    return SHAPES[(texts > 1) + 2 * (tokens > BOUNDARY)]
 
 
 def known(bundle: Bundle, threads: int) -> Seconds | None:
@@ -45,7 +46,11 @@ def known(bundle: Bundle, threads: int) -> Seconds | None:
         bundle: of the model.
         threads: of LiteRT.
     """
-    return _read().get(_size(bundle, threads))
+    try:
+        entry = _read()[_size(bundle, threads)]
+        return {engine: {shape: float(entry[engine][shape]) for shape in SHAPES} for engine in entry}
+    except (KeyError, TypeError, ValueError):  # it is not there, or damaged
+        return None
 
 
 def measured(bundle: Bundle, threads: int, runs: Mapping[str, Run]) -> Seconds:

@@ -16,10 +16,9 @@ from tests import tiny
 
 pytestmark = pytest.mark.trains
 TEXTS = ["the cat", "dogs run", "the the the cat", ""]
-CLASSES = ("one short text", "one long text", "many short texts", "many long texts")
 KERAS_FOR_MANY = {
-    "LiteRT": dict(zip(CLASSES, (1, 1, 2, 2), strict=True)),
-    "Keras": dict(zip(CLASSES, (2, 2, 1, 1), strict=True)),
+    engine: dict(zip(speeds.SHAPES, seconds, strict=True))
+    for engine, seconds in {"LiteRT": (1, 2, 1, 2), "Keras": (2, 1, 2, 1)}.items()
 }
 
 

@@ -1,5 +1,6 @@
 """Speeds are measured once for a processor and a size of model, and kept."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -55,10 +56,11 @@ def test_of_this_processor_and_size_alone(cache, runs, monkeypatch):
     assert speeds.known(BUNDLE, 1) is None
 
 
-@pytest.mark.parametrize("content", ["", "[1]", '{"cut": '])
+@pytest.mark.parametrize("content", ["", "[1]", '{"cut": ', '{"%s": {"Keras": {}}}', '{"%s": 1}'])
 def test_a_damaged_file_is_as_none(cache, runs, content):
     speeds.measured(BUNDLE, 1, runs[0])
-    speeds.cache_file().write_text(content)
+    (size,) = json.loads(speeds.cache_file().read_text())
+    speeds.cache_file().write_text(content.replace("%s", size))
     assert speeds.known(BUNDLE, 1) is None
     assert speeds.measured(BUNDLE, 1, runs[0]) == speeds.known(BUNDLE, 1)
 

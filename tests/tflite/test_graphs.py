@@ -54,7 +54,7 @@ def test_equal_to_the_conversion(case, tmp_path, monkeypatch, tflite_in_process)
     assert any("/vars/" in name for name in names)
     assert any(len(constant.names) == 2 for constant in graph._constants) == (case == "changed")
     shutil.rmtree(tmp_path / "weights", ignore_errors=True)  # of the encoder that is changed
-    assert (graphs.Graph.of(folder, bundles.load(folder)) is None) == (case == "changed")
+    assert (graphs.Graph.of(folder, bundles.load(folder), graph.path.name) is None) == (case == "changed")
 
 
 @pytest.mark.trains
