@@ -53,6 +53,8 @@ def write(folder: str | Path, data: bytes, bundle: Bundle, name: str = GRAPH) ->
         data, bundle: the float32 model and its bundle, as `quantize.float_model` returns them.
         name: of the file, `GRAPH` or `MASKED`.
 
+    Returns: the file.
+
     Raises:
         ValueError: the encoder that the folder changes is not here.
     """
@@ -67,9 +69,9 @@ def write(folder: str | Path, data: bytes, bundle: Bundle, name: str = GRAPH) ->
     kept = np.ones(len(model), bool)
     for constant in constants:
         kept[constant.begin : constant.begin + holes[constant.begin].nbytes] = False
-    files = {"folder": _identity(folder), "bundle": bundle.files_as_bytes()[NAME].decode(), "constants": constants}
+    fields = {"folder": _identity(folder), "bundle": bundle.files_as_bytes()[NAME].decode(), "constants": constants}
     with atomic_write(folder / name) as path:
-        path.write_bytes(lzma.compress(json.dumps(files).encode() + b"\n" + model[kept].tobytes(), preset=9))
+        path.write_bytes(lzma.compress(json.dumps(fields).encode() + b"\n" + model[kept].tobytes(), preset=9))
     return folder / name
 
 
@@ -86,6 +88,11 @@ class Graph:
 
     Raises:
         ValueError: the file is damaged.
+
+    >>> folder = published("glove_50/6b")
+    >>> graph = Graph(folder, bundles.load(folder))
+    >>> len(graph.model()) > 1000 * graph.path.stat().st_size
+    True
     """
 
     def __init__(self, folder: str | Path, bundle: Bundle, name: str = GRAPH):
