@@ -220,4 +220,4 @@ for name in ("similar_en", "bert_3_384_12/books_wiki_en", "static_128", "glove_5
     environment = os.environ | {"CTXREP_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and not done.stderr, done.stderr
-    assert done.stdout.split("\n")[:-1] == ["positive", "Angela Merkel", "Angela Merkel", "france", "K AE T"]
+    assert done.stdout.split("\n")[:-1] == ["positive", "Angela Merkel", "Angela Merkel", "paris", "K AE T"]
