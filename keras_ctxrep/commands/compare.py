@@ -50,6 +50,7 @@ class Compare(Columns, Command[tuple[list[dict], str]]):
 
         if self.engines:
             return self._speeds()
+        assert self.data is not None  # see `__post_init__`
         if self.plot is not None:
             from keras_ctxrep.plots.drawing import check_drawable
 

@@ -96,7 +96,8 @@ class AutoEngine(Engine):
         threads: int | None = None,
         always: bool = False,
     ):
-        self.path, self.bundle = folder, bundle
+        self.path = self._folder = folder
+        self.bundle = bundle
         self._model, self._masked, self._threads = model, masked, threads or os.cpu_count() or 1
         self._always, self._trainable, self._gain = always, False, 0.0
         served = bundle.task in tasks.SERVED
@@ -134,7 +135,7 @@ class AutoEngine(Engine):
         return self._keras.generate
 
     @property
-    def fill(self) -> "Filler":
+    def fill(self) -> "Filler":  # pyright: ignore[reportIncompatibleVariableOverride]  until `keras` is asked for
         return self._keras.fill if self._trainable or self._masked is None else self._filler
 
     @property
@@ -148,7 +149,7 @@ class AutoEngine(Engine):
         from keras_ctxrep import saving
         from keras_ctxrep.inference.keras_engine import KerasEngine
 
-        return KerasEngine(saving.restore(self.path, self.bundle), self.bundle, self.path)
+        return KerasEngine(saving.restore(self._folder, self.bundle), self.bundle, self.path)
 
     @cached_property
     def _litert(self) -> Runner:
