@@ -1,9 +1,12 @@
 """Writes the weights that come with the package: a model folder in float16, with its model card.
 
     python benchmarks/release.py pretrained --card card.md --name bert_3_384_12/books_wiki_en
+    python benchmarks/release.py --graphs
 
 `pretrained` is a folder of `ctxrep pretrain`. The largest difference that rounding makes to the outputs is printed. The
-changes in a folder of benchmarks/answers.py are copied as they are, in float16.
+changes in a folder of benchmarks/answers.py are copied as they are, in float16. Beside the weights is the graph by
+which LiteRT answers without TensorFlow; `--graphs` writes those of all models of the package anew, after a change of a
+bundle.json or of what a model computes.
 """
 
 import argparse
@@ -17,9 +20,11 @@ import numpy as np
 
 from keras_ctxrep import saving
 from keras_ctxrep.atomic import atomic_folder
+from keras_ctxrep.options import Tflite
 from keras_ctxrep.places import SHIPPED
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.artifacts import UPDATES, WEIGHTS
+from keras_ctxrep_tflite import graphs, quantize
 
 TEXTS = ["The bank of the river was steep.", "She works at a bank in the city.", "I have not seen him since."]
 LIMIT = 32e6  # bytes of a model's weights
@@ -47,20 +52,37 @@ def halve(source: Path, target: Path) -> None:
         old.visititems(copy)
 
 
+def write_graphs(folder: Path) -> None:
+    """Writes the graphs of a model folder: of what answers or encodes, and of its masked language model."""
+    bundle = bundles.load(folder)
+    for name in (graphs.GRAPH, graphs.MASKED) if bundle.fills else (graphs.GRAPH,):
+        conversion = quantize.build(folder, bundle, "model.tflite", Tflite(fill=name == graphs.MASKED))
+        graphs.write(folder, conversion.data, conversion.bundle, name)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--card", type=Path, required=True, metavar="FILE.md")
-    parser.add_argument("--name", required=True, metavar="SIZE/DATASET")
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--card", type=Path, metavar="FILE.md")
+    parser.add_argument("--name", metavar="SIZE/DATASET")
     parser.add_argument("--out", type=Path, default=SHIPPED, metavar="FOLDER", help="(default: in the package)")
+    parser.add_argument("--graphs", action="store_true", help="write the graphs of all models of --out")
     args = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if args.graphs:
+        for folder in sorted(args.out.glob("*/*")):
+            write_graphs(folder)
+            print(folder)
+        return
+    if not (args.folder and args.card and args.name):
+        parser.error("a folder, --card and --name, or --graphs")
     bundle = bundles.load(args.folder)
     out = args.out / args.name
     copy, name = (shutil.copyfile, UPDATES) if UPDATES in bundle.files else (halve, WEIGHTS)
     with atomic_folder(out) as new:
         copy(args.folder / name, new / name)
         bundles.save(replace(bundle, card=args.card.read_text(encoding="utf-8")), new)
+        write_graphs(new)
     layers = []
     for model, own in map(saving.load_encoder, (args.folder, out)):
         layers.append(np.stack(model(own.features.collate(own.features.encode(TEXTS)))["layers"]))

@@ -193,7 +193,9 @@ for entity in names("Angela Merkel met Tim Cook in Berlin to talk about the new 
 
 # %%
 answers = ctx.load("answers_en")
-text = "AMLC 2019, a conference on machine learning, is held in Seattle. Its keynote is given by Jacob Devlin of Google."
+text = (
+    "AMLC 2019, a conference on machine learning, is held in Seattle. Its keynote is given by Jacob Devlin of Google."
+)
 for question in ["Where is AMLC held?", "Who gives the keynote?", "Where does Devlin work?"]:
     print(f"{question:24} {answers(question, text)['answer']}")
 

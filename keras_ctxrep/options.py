@@ -29,7 +29,7 @@ QUANTIZATIONS = ("none", "float16", "dynamic", "int8")  # number formats of .tfl
 WORDS = "words"  # in place of the folder of an encoder or of extra embeddings: learned from the training data
 CHARACTERS = "characters"  # in place of the folder of an encoder: embeddings of characters, learned with the task
 LEARNED = (WORDS, CHARACTERS)
-KERAS, AUTO = ENGINES = ("keras", "auto")  # of a model folder, see `inference.single_texts`
+AUTO, KERAS, LITERT = ENGINES = ("auto", "keras", "litert")  # of a model folder, see `inference.model.load`
 PLACES = ("auto", "one", "mirrored", "multiworker")  # where to train
 DECAYS = ("linear", "cosine", "inverse_sqrt", "none")  # of the learning rate
 GROUPS = ("data", "model", "schedule", "output", "machine", "task")  # of the command's help, in this order
@@ -494,8 +494,8 @@ class Scoring(Reading):
 class FolderEngine(Options):
     """The engine that answers for a model folder, as in `inference.model.load`."""
 
-    engine: str = option(KERAS, choices=ENGINES)("""machine  of a model folder: keras; or auto, which converts it
-        for LiteRT once, answers texts that come one at a time there, and many at once with Keras""")
+    engine: str = option(AUTO, choices=ENGINES)("""machine  of a model folder: auto, LiteRT or Keras, whichever is
+        quicker, of a folder that is not converted Keras; keras; or litert, which converts it once""")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -510,8 +510,8 @@ class Prediction(Reading, Parallel, FolderEngine):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.in_parts and self.engine != KERAS:
-            raise ValueError(f"engine={self.engine!r}: for single texts; leave it out with processes or a runner")
+        if self.in_parts and self.engine != AUTO:
+            raise ValueError(f"engine={self.engine!r}: Keras answers with processes or a runner; leave it out")
 
     @property
     def in_parts(self) -> bool:
@@ -709,7 +709,7 @@ class Embedding(Batched, FolderEngine):
             raise ValueError(f"pieces={self.pieces!r}: of words; without words every piece has a vector")
         if self.layers == "vector" and (self.words or self.carry_state or self.cache is not None):
             raise ValueError("layers='vector': of whole texts; leave out words, carry_state and cache")
-        if self.layers != "vector" and self.engine != KERAS:
+        if self.layers != "vector" and self.engine == LITERT:
             raise ValueError(f"engine={self.engine!r}: for layers='vector', and they are {self.layers!r}; leave it out")
 
 

@@ -2,20 +2,22 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.text.artifacts import UPDATES, read_arrays
 
-__all__ = ["Updated", "apply", "changes", "read", "write"]
+if TYPE_CHECKING:
+    import keras
+
+__all__ = ["Updated", "apply", "changes", "difference", "read", "write"]
 
 Changes = dict[str, tuple[np.ndarray, ...]]  # LAYER/NUMBER -> an array, or two factors of a difference
 
 
-def changes(model: keras.Model, base: keras.Model, rank: int) -> Changes:
+def changes(model: "keras.Model", base: "keras.Model", rank: int) -> Changes:
     """What a model has over its encoder: all weights of other layers, and differences of those of the encoder.
 
     The difference of a matrix is the product of two factors (Hu et al. 2021, https://arxiv.org/abs/2106.09685, section
@@ -66,16 +68,33 @@ class Updated:
         factors: A, (M, rank), and B, (rank, N).
     """
 
-    def __init__(self, dense: keras.layers.Dense, factors: tuple[np.ndarray, ...]):
-        self.dense, self.factors = dense, [keras.ops.convert_to_tensor(factor, "float32") for factor in factors]
+    def __init__(self, dense: "keras.layers.Dense", factors: tuple[np.ndarray, ...]):
+        from keras import ops
+
+        self.dense, self.factors = dense, [ops.convert_to_tensor(factor, "float32") for factor in factors]
 
     def __call__(self, x: Any) -> Any:
+        from keras import ops
+
         first, second = self.factors
-        return self.dense(x) + keras.ops.matmul(keras.ops.matmul(x, first), second)
+        return self.dense(x) + ops.matmul(ops.matmul(x, first), second)
+
+
+def difference(parts: tuple[np.ndarray, ...]) -> np.ndarray:
+    """A change as one array, float32: itself, or the product of its factors.
+
+    Args:
+        parts: as `changes` gives them.
+
+    >>> difference((np.ones((2, 1), np.float16), np.ones((1, 2), np.float16))).tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    first, *second = (part.astype(np.float32) for part in parts)
+    return first @ second[0] if second else first
 
 
 def apply(
-    model: keras.Model, base: keras.Model, found: Mapping[str, tuple[np.ndarray, ...]], merged: bool = True
+    model: "keras.Model", base: "keras.Model", found: Mapping[str, tuple[np.ndarray, ...]], merged: bool = True
 ) -> None:
     """Gives a model the weights of an encoder with changes.
 
@@ -94,12 +113,12 @@ def apply(
     for layer in model.layers:
         arrays = known.get(layer.name, [None] * len(layer.weights))
         for number, (array, weight) in enumerate(zip(arrays, layer.weights, strict=True)):
-            factors = [part.astype(np.float32) for part in left.pop(f"{layer.name}/{number}", ())]
-            beside = None if merged or len(factors) < 2 else _dense(layer, weight)
+            parts = left.pop(f"{layer.name}/{number}", ())
+            beside = None if merged or len(parts) < 2 else _dense(layer, weight)
             if beside is not None:
-                object.__setattr__(layer, beside, Updated(getattr(layer, beside), tuple(factors)))
-                factors = []
-            change = factors[0] @ factors[1] if len(factors) == 2 else factors[0] if factors else None
+                object.__setattr__(layer, beside, Updated(getattr(layer, beside), parts))
+                parts = ()
+            change = difference(parts) if parts else None
             if change is None and array is None:
                 raise ValueError(f"{layer.name}/{number} is missing")
             if change is not None and change.shape != tuple(weight.shape):
@@ -111,8 +130,10 @@ def apply(
         raise ValueError(f"{', '.join(sorted(left)[:3])} left over")
 
 
-def _dense(layer: keras.layers.Layer, weight: Any) -> str | None:
+def _dense(layer: "keras.layers.Layer", weight: Any) -> str | None:
     """The attribute of a block that is the dense layer with this kernel; None: it has none."""
+    import keras
+
     parts = ((name, part) for name, part in vars(layer).items() if isinstance(part, keras.layers.Dense))
     return next((name for name, part in parts if part.kernel is weight), None)
 

@@ -115,7 +115,7 @@ def test_answers_take_only_the_outputs_that_they_are_made_of(encoder, classifier
         for each in (encoder, classifier)
     ]
     assert [[*each] for each in outputs] == [["vector"], ["logits"]]
-    static = ctx.load("static_128/books_wiki_en").engine.answer.runner
+    static = ctx.load("static_128/books_wiki_en", engine="keras").engine.answer.runner
     assert encoder.engine.answer.runner.tokens == 0 < static.tokens
 
 

@@ -187,7 +187,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. Exit status: 0 done, 1 failed, 2 wrong usage."""
     argv = sys.argv[1:] if argv is None else argv
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # off by default on some CPUs, where it is twice as fast
     os.environ["KERAS_BACKEND"] = "tensorflow"
     leave_out_unused()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from keras_ctxrep.commands.answering import Answering
 from keras_ctxrep.commands.command import ENCODER, argument
 from keras_ctxrep.commands.search import hit_content, open_index
-from keras_ctxrep.options import AnyPath
+from keras_ctxrep.options import AUTO, AnyPath
 
 if TYPE_CHECKING:
     from keras_ctxrep.inference.model import Model
@@ -45,7 +45,7 @@ class Ask(Answering):
     Returns: each question with its answers, as in `ask`.
     """
 
-    tensorflow = "reader"
+    tensorflow = False
     index: AnyPath = argument("INDEX  the folder of an index of passages")
     text: str | None = argument("[TEXT]  the question (default: the lines of --input)")
     reader: AnyPath = argument(
@@ -57,7 +57,7 @@ class Ask(Answering):
     def open(self) -> Callable[[list[str]], Iterable[Any]]:
         from keras_ctxrep.inference.engines import open_model
 
-        index, reader = open_index(self.index, self.encoder), open_model(self.reader).answer
+        index, reader = open_index(self.index, self.encoder), open_model(self.reader, AUTO).answer
         return lambda questions: ask(index, questions, reader, self.top)
 
     def shown(self, text: str, answer: Any) -> tuple[dict, list[str]]:
@@ -126,7 +126,7 @@ def _reader(reader: "str | Path | Model | Predictor") -> "Predictor | Callable[.
     from keras_ctxrep.inference.engines import open_model
     from keras_ctxrep.inference.model import Model
 
-    opened = open_model(reader).answer if isinstance(reader, str | Path) else reader
+    opened = open_model(reader, AUTO).answer if isinstance(reader, str | Path) else reader
     bundle = opened.bundle
     answers = opened.predict if isinstance(opened, Model) else opened
     if not {"answer", "null_score"} <= tasks.of_model(bundle).outputs.keys():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from keras_ctxrep.options import AUTO, Options, split_head, unknown_option, with_range
+from keras_ctxrep.options import KERAS, Options, split_head, unknown_option, with_range
 from keras_ctxrep.places import is_tflite
 
 P = ParamSpec("P")
@@ -32,7 +32,7 @@ class Command(Options, Generic[R]):
     Attributes:
         configurable: whether it takes --config.
         tensorflow: whether TensorFlow is imported at once, without the lines that it prints; or the argument with which
-            it is, if that is given and no .tflite file, and `engine` is not "auto".
+            it is, if that is given and no .tflite file, and `engine`, if there is that option, is "keras".
     """
 
     configurable: ClassVar[bool] = False
@@ -83,7 +83,7 @@ class Command(Options, Generic[R]):
         if isinstance(self.tensorflow, bool):
             return self.tensorflow
         model = getattr(self, self.tensorflow)
-        return model is not None and not is_tflite(model) and getattr(self, "engine", None) != AUTO
+        return model is not None and not is_tflite(model) and getattr(self, "engine", KERAS) == KERAS
 
 
 @dataclass(frozen=True)

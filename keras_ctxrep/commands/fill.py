@@ -22,7 +22,7 @@ class Fill(Answering):
     Returns: each text with its masks, as in `Model.fill`.
     """
 
-    tensorflow = "folder"
+    tensorflow = False
     folder: AnyPath = argument("""published  a BERT with its masked language model: a model folder, a name of the
         zoo, or a .tflite file of `ctxrep tflite --fill`""")
     text: str | None = argument("[TEXT]  a text with one [MASK] or more (default: the lines of --input)")

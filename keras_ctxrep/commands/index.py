@@ -40,7 +40,7 @@ class Index(options.Indexing, Command[int]):
             `out` is an index and neither `add` nor `overwrite` is given.
     """
 
-    tensorflow = "encoder"
+    tensorflow = False
     sources: Sequence | None = argument("""[FILE ...]  .tsv or .csv with a header, .jsonl, .parquet: a row each; other
         files: a text a line""")
     encoder: Any = argument(f"[--encoder MODEL] published  {ENCODER}")

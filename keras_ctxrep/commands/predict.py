@@ -69,7 +69,7 @@ class Predict(options.Prediction, Command[None]):
     out: Any = argument("""[--out FILE] writes  the file to write (default: standard output); with --processes or
         --runner the folder of its parts""")
     rows: bool = in_python(False)
-    threads: int | None = argument("[--threads N] >0  of LiteRT (default: 1 of a .tflite file, with --engine auto all)")
+    threads: int | None = argument("[--threads N] >0  of LiteRT (default: 1 of a .tflite file, all of a model folder)")
     report: Callable[[str], None] = in_python(print, prints=print_report)
     data: AnyPath | None = argument("""[--data FILE]  rows instead of lines: the files that `train` and `score` read,
         .tsv or .csv with a header, .jsonl, .parquet, CoNLL or SQuAD's JSON, or tfds:NAME:SPLIT; labels are not needed.
@@ -83,7 +83,7 @@ class Predict(options.Prediction, Command[None]):
         if not rows and (self.columns or self.skip_bad):
             raise Usage("--columns and --skip-bad are for the rows of --data; --input is read line by line")
         if self.threads is not None and self.needs_tensorflow():
-            raise Usage("--threads is for .tflite files and --engine auto; TensorFlow reads TF_NUM_INTRAOP_THREADS")
+            raise Usage("--threads is for LiteRT, not for --engine keras; TensorFlow reads TF_NUM_INTRAOP_THREADS")
         if self.in_parts and (rows or not isinstance(self.out, str | Path) or self.format not in (None, "jsonl")):
             raise Usage("--processes and --runner read lines (--input), and write JSON lines: --out FOLDER")
 

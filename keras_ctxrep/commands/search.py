@@ -50,15 +50,14 @@ def hit_content(hit: Any) -> dict[str, Any]:
 
 
 def open_index(
-    folder: str | Path, encoder: "str | Path | Encoder | None" = None, engine: str = options.KERAS
+    folder: str | Path, encoder: "str | Path | Encoder | None" = None, engine: str = options.AUTO
 ) -> "Index":
     """Opens an index, and its encoder.
 
     Args:
         folder: of the index.
         encoder: as in `index` (default: the one that made it, where it was then).
-        engine: of the encoder's folder, as in `inference.model.load`; "auto" encodes a query that comes alone without
-            TensorFlow.
+        engine: of the encoder's folder, as in `inference.model.load`.
 
     Raises:
         ValueError: there is no index, it is damaged, or its encoder is another one or no longer there.

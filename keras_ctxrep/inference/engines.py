@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from keras_ctxrep import tasks, zoo
 from keras_ctxrep.inference.predictor import Engine
 from keras_ctxrep.inference.silence import quiet_stderr, start_tensorflow
-from keras_ctxrep.options import AUTO, ENGINES, KERAS
+from keras_ctxrep.options import ENGINES, KERAS, LITERT
 from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
 
@@ -34,8 +34,8 @@ def open_model(
     Args:
         path: a model folder, a SavedModel, a .tflite file, the name of a published model, see `zoo.find`, or the
             address of a server, see `client.connect`.
-        engine: of a model folder, "keras" or "auto", see `inference.model.load`.
-        threads: of LiteRT; None: one for a .tflite file, all cores with "auto".
+        engine: of a model folder, "keras", "auto" or "litert", see `inference.model.load`.
+        threads: of LiteRT; None: one for a .tflite file, all cores for a model folder.
         search: options of a search for answers, as in `tasks.with_search`, in place of those of the training.
         target, bundle: of a server, which model is asked, and its bundle.
 
@@ -44,7 +44,7 @@ def open_model(
         ImportError: TensorFlow or LiteRT is needed and not installed; the message says what to install.
     """
     if engine not in ENGINES:
-        raise ValueError(f"engine={engine!r}: {' or '.join(ENGINES)}")
+        raise ValueError(f"engine={engine!r}: {', '.join(ENGINES)}")
     if str(path).startswith(ADDRESSES):
         from keras_ctxrep.inference.client import ServerEngine
 
@@ -63,10 +63,12 @@ def open_model(
             from keras_ctxrep_export.saved_model import SavedModelEngine
 
             return SavedModelEngine(path, bundle, search)
-    if engine == AUTO and not bundle.generates:
-        from keras_ctxrep.inference.single_texts import SingleTextEngine
+    if engine != KERAS and not bundle.generates:
+        from keras_ctxrep.inference.automatic import AutoEngine
 
-        return SingleTextEngine(files, bundle, threads)
+        automatic = AutoEngine.of(files, bundle, threads, convert=engine == LITERT)
+        if automatic is not None:
+            return automatic
     start_tensorflow()
     from keras_ctxrep import saving
     from keras_ctxrep.inference.keras_engine import KerasEngine

@@ -17,7 +17,7 @@ from keras_ctxrep.inference.engines import Engine, open_model
 from keras_ctxrep.inference.filling import Filling
 from keras_ctxrep.inference.predictor import Text
 from keras_ctxrep.inference.silence import start_tensorflow
-from keras_ctxrep.options import KERAS, Generation, Tflite, unknown_option
+from keras_ctxrep.options import AUTO, Generation, Tflite, unknown_option
 from keras_ctxrep.tasks.answering import NO_WORDS
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Features, Marks, Span, check_texts
@@ -429,16 +429,19 @@ class Model:
         return self.engine.encode.unread
 
 
-def load(name: str | Path, threads: int | None = None, engine: str = KERAS) -> Model:
+def load(name: str | Path, threads: int | None = None, engine: str = AUTO) -> Model:
     """Opens a model, wherever it is.
 
     Args:
         name: a model folder, a SavedModel (BASE/NAME or a version of it), a .tflite file, the name of a published model
             that comes with the package or was downloaded, or hf://OWNER/NAME, which is downloaded.
-        threads: of LiteRT; None: one for a .tflite file, all cores with "auto".
-        engine: of a model folder: "keras"; or "auto", for an application that is asked one text at a time: the folder
-            is converted for LiteRT once, into the cache, which answers single texts, and Keras, which is loaded when it
-            is first needed, answers many at once. Once `keras_model` is asked for, it answers alone.
+        threads: of LiteRT; None: one for a .tflite file, all cores for a model folder.
+        engine: of a model folder, what predicts, encodes and fills masks. "auto": LiteRT or Keras, whichever is quicker
+            for the texts that are asked together, see `inference.automatic.AutoEngine`; their answers differ by
+            rounding. A folder that has no graph, as those of the package have one, and that was not converted, is
+            answered by Keras; so is any where LiteRT is not installed, or the machine has a GPU. "litert": LiteRT, for
+            which the folder is converted once, into the cache. "keras": Keras. With all of them Keras answers once
+            `keras_model` was asked for.
 
     Raises:
         ValueError: there is no such file, folder or name, or it is damaged; or no such engine.

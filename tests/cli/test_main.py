@@ -145,7 +145,7 @@ def test_help_is_quick_and_needs_no_tensorflow():
         ["train", "--data", "a", "--dev", "b", "--encoder", "c", "--out", "d", "--patience", "0"],
         ["tflite", "a", "--out", "b.tflite", "--lengths", "8,x"],
         ["tflite", "a", "--out", "b.tflite", "--quantize", "int3"],
-        ["predict", ".", "--threads", "2"],
+        ["predict", ".", "--engine", "keras", "--threads", "2"],
         ["predict", "a.tflite", "--threads", "0"],
         ["predict", "a.tflite", "--processes", "2"],
         ["predict", "a.tflite", "--runner", "direct", "--data", "tfds:b:c", "--out", "d"],

@@ -78,9 +78,15 @@ class LiteRTEngine(Engine):
             self.answer = opened(path, bundle, threads)
 
 
-def opened(path: str | Path, bundle: Bundle, threads: int = 1) -> Predictor:
-    """The predictor of a file, as in `load`, of which the bundle is read already."""
-    with _open(path, threads) as model:
+def opened(path: str | Path, bundle: Bundle, threads: int = 1, data: bytes | None = None) -> Predictor:
+    """The predictor of a file, as in `load`, of which the bundle is read already.
+
+    Args:
+        path, threads: as in `load`.
+        bundle: of the file.
+        data: what LiteRT reads, which is not in a file; `path` is then its name in messages.
+    """
+    with _open(path, threads, data) as model:
         with _naming(path, "its bundle cannot be used", COPY):
             task = tasks.SERVED.get(bundle.task)  # a `Predictor` refuses one without answers
             predictor = Predictor(bundle, model if task is None else task.run(bundle, model.functions(task)))
@@ -109,49 +115,53 @@ def generator(path: str | Path, bundle: Bundle, threads: int = 1) -> Generator:
     return made
 
 
-def filler(path: str | Path, bundle: Bundle, threads: int = 1) -> Filler:
+def filler(path: str | Path, bundle: Bundle, threads: int = 1, data: bytes | None = None) -> Filler:
     """What names words for the masks of texts by a file of a masked language model.
 
     Args:
-        path, threads: as in `load`.
-        bundle: of the file.
+        path, bundle, threads, data: as in `opened`.
 
     Raises:
         ValueError: the file is damaged or of another model, or `threads` is below 1.
     """
-    with _open(path, threads) as model, _naming(path, "its bundle is not of its model", COPY):
+    with _open(path, threads, data) as model, _naming(path, "its bundle is not of its model", COPY):
         made = Filler(bundle, model, model.open_masked(bundle))
         made(["[MASK]"], 1)
     return made
 
 
 @contextmanager
-def _open(path: str | Path, threads: int) -> "Iterator[_Model]":
-    """A file that LiteRT has opened; what LiteRT logs of its first run in the block is not shown.
+def _open(path: str | Path, threads: int, data: bytes | None = None) -> "Iterator[_Model]":
+    """A file that LiteRT has opened, or a model in memory; what LiteRT logs of its first run in the block is not shown.
 
     The models of a file with several share what LiteRT has opened as long as one of them is there.
     """
     if threads < 1:
         raise ValueError(f"threads={threads}: at least 1")
-    file, part = artifacts.part(path)
-    state = os.stat(file)
-    key = (os.path.abspath(file), state.st_ino, state.st_size, state.st_mtime_ns, threads)
+    file, part = artifacts.part(path) if data is None else (path, "")
+    key = () if data is not None else _version(file, threads)
     with quiet_stderr():
         shared = _SHARED.get(key) if part else None
         if shared is None:
-            with _private_copy(file) as copy:
-                _check_weights(file, copy or file)
+            with _private_copy(file, data) as copy:
+                _check_weights(file, np.memmap(copy or file, np.uint8, "r") if data is None else data)
                 with _naming(file, "not a TFLite file that LiteRT can run", CONVERT):
-                    shared = _File(file, copy, threads)
+                    shared = _File(file, copy, threads, data)
             if part:
                 _SHARED[key] = shared
         yield _Model(path, shared, f"{part}/" if part else "")
 
 
-def _check_weights(path: str | Path, copy: str | Path) -> None:
+def _version(file: str | Path, threads: int) -> tuple:
+    """What is another one for each version of a file."""
+    state = os.stat(file)
+    return os.path.abspath(file), state.st_ino, state.st_size, state.st_mtime_ns, threads
+
+
+def _check_weights(path: str | Path, model: Any) -> None:
     """Raises a ValueError if weights are not finite: 1 ms of a processor for 1 MB, less than the hash of the file."""
     try:
-        floats = [*weights.floats(np.memmap(copy, np.uint8, "r"))]
+        floats = [*weights.floats(model)]
     except Exception:  # it is not the flatbuffer of a model, of which LiteRT says what is wrong
         return
     artifacts.check_finite(path, floats)
@@ -164,9 +174,10 @@ class _File:
         path: the file.
         copy: of it, which may be gone afterwards; None: there was no room for one.
         threads: of LiteRT.
+        data: what is in place of the file in memory.
     """
 
-    def __init__(self, path: str | Path, copy: str | Path | None, threads: int):
+    def __init__(self, path: str | Path, copy: str | Path | None, threads: int, data: bytes | None = None):
         try:
             from ai_edge_litert.compiled_model import CompiledModel
             from ai_edge_litert.options import CpuOptions, Options
@@ -176,7 +187,7 @@ class _File:
         options = Options(cpu_options=CpuOptions(num_threads=threads, xnnpack_weight_cache_path=cache))
         self.taking_turns, self.signatures = threading.Lock(), weakref.WeakSet[_Signature]()
         if copy is None:
-            self.compiled = CompiledModel.from_buffer(Path(path).read_bytes(), options=options)
+            self.compiled = CompiledModel.from_buffer(data or Path(path).read_bytes(), options=options)
         else:
             self.compiled = CompiledModel.from_file(str(copy), options=options)
         weakref.finalize(self, _close, self.compiled, self.signatures)
@@ -302,20 +313,24 @@ def _close(model: Any, signatures: "weakref.WeakSet[_Signature]") -> None:
 
 
 @contextmanager
-def _private_copy(path: str | Path) -> Iterator[str | Path | None]:
-    """A copy of a file in the temporary folder, which is gone when LiteRT has opened it; None if there is no room.
+def _private_copy(path: str | Path, data: bytes | None = None) -> Iterator[str | Path | None]:
+    """A copy of a file, or of data, in the temporary folder, which is gone when LiteRT has opened it; None if there is
+    no room.
 
     LiteRT maps what it opens, and a mapped file that is cut ends the process by SIGBUS. A copy of 400 MB takes 0.4
     seconds, as reading it for `CompiledModel.from_buffer` does, which also adds 400 MB to the memory of the process.
     Windows lets nobody change a mapped file.
     """
     if os.name != "posix":
-        yield path
+        yield path if data is None else None
         return
     with ExitStack() as stack:
         try:
             copy = stack.enter_context(tempfile.NamedTemporaryFile(suffix=".tflite")).name
-            shutil.copyfile(path, copy)
+            if data is None:
+                shutil.copyfile(path, copy)
+            else:
+                Path(copy).write_bytes(data)
         except OSError:
             copy = None
         yield copy
