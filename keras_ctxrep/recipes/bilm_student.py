@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import keras
 from keras import layers as klayers
@@ -25,11 +26,11 @@ def begin(initial: ModelFolder, options: EncoderDistillation) -> ModelFolder:
         initial: an ELMo with its language model.
         options: of the run.
     """
-    config = elmo.Config(**initial.bundle.config | {"dropout": options.dropout or 0.0})
+    config: dict[str, Any] = initial.bundle.config | {"dropout": options.dropout or 0.0}
     size, samples = len(initial.bundle.vocab), options.samples
     if samples is not None and samples > size:
         raise ValueError(f"samples={samples}: {options.init} has {size} words; sample fewer, or none")
-    model = elmo.language_model(config, size, samples)
+    model = elmo.language_model(elmo.Config(**config), size, samples)
     copy_weights(initial.model, model)
     return ModelFolder(model, initial.bundle)
 
