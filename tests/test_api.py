@@ -82,7 +82,7 @@ def test_every_public_name_exists():
 
 def test_a_pretraining_model_has_vectors_and_no_answers():
     encoder = ctx.load(PRETRAINED)
-    assert encoder.bundle.task == "language_model" and "over elmo: Keras" in repr(encoder)
+    assert encoder.bundle.task == "language_model" and "over elmo: LiteRT and Keras" in repr(encoder)
     vectors = encoder.encode(TEXTS)
     assert vectors.shape == (2, 256) and vectors.dtype == np.float32
     model, _ = saving.load_encoder(encoder.engine.path)
