@@ -71,8 +71,9 @@ def rules_of(chars: Sequence[str], casing: Casing) -> CharacterRules:
     for begin in range(0, len(chars), 256):
         block = chars[begin : begin + 256]
         own = _rules_of_alike(block, rules, split) or _rules_of_each(block, rules, split, casing.strip_accents)
-        for values, more in zip(total, own, strict=True):
-            values.extend(more)
+        total.kinds.extend(own.kinds)
+        total.ranks.extend(own.ranks)
+        total.becomes.extend(own.becomes)
     return total
 
 
