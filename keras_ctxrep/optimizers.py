@@ -1,6 +1,7 @@
 """Optimizers that clip correctly on several replicas, and whose step cost does not grow with the vocabulary."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,20 @@ def _message(fault: str) -> str:
 
 
 Rate = float | keras.optimizers.schedules.LearningRateSchedule
+
+
+_step_values: ContextVar[dict | None] = ContextVar("step_values", default=None)
+
+
+def _once_a_step(name: str, make: Callable[[], Any]) -> Any:
+    """A value that all updates of a step share, made by the first: fewer nodes of a graph to trace and optimize."""
+    values = _step_values.get()
+    if values is None:
+        return make()
+    key = name, None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if key not in values:
+        values[key] = make()
+    return values[key]
 
 
 class _ByRows(Configured, keras.optimizers.Optimizer):
@@ -48,7 +63,12 @@ class _ByRows(Configured, keras.optimizers.Optimizer):
 
     def apply(self, grads, trainable_variables=None):
         before = dict(self._hook_calls)
-        super().apply(grads, trainable_variables)
+        several = tf.distribute.get_strategy().num_replicas_in_sync > 1  # on devices of their own
+        token = _step_values.set(None if several else {})
+        try:
+            super().apply(grads, trainable_variables)
+        finally:
+            _step_values.reset(token)
         # with accumulated gradients only some of the steps update
         if len(grads) and not self.gradient_accumulation_steps:
             for name, count in before.items():
@@ -134,7 +154,7 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
 
     def update_step(self, gradient, variable, learning_rate) -> None:
         factor = self._variable_factors[self._get_variable_index(variable)]
-        learning_rate = self._unfrozen(learning_rate * factor, variable)
+        learning_rate = self._unfrozen(learning_rate if factor == 1 else learning_rate * factor, variable)
         if isinstance(gradient, tf.IndexedSlices):
             return super().update_step(gradient, variable, learning_rate)
         self._dense_update(gradient, variable, ops.cast(learning_rate, variable.dtype))
@@ -144,18 +164,28 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
             self.assign_sub(variable, variable * (rate * self.weight_decay))
         if self.amsgrad:
             return super().update_step(gradient, variable, rate)
-        index, time = self._get_variable_index(variable), self._time(variable)
+        index, dtype = self._get_variable_index(variable), variable.dtype
+
+        def constants():
+            return tuple(tf.constant(value, dtype) for value in (self.beta_1, self.beta_2, self.epsilon))
+
+        def powers():
+            time = self._time(variable)
+            return tuple(ops.power(ops.cast(beta, dtype), time) for beta in (self.beta_1, self.beta_2))
+
+        beta_1, beta_2, epsilon = _once_a_step(f"constants {dtype}", constants)
+        power_1, power_2 = _once_a_step(f"powers {dtype} {self._variable_starts[index]}", powers)
         tf.raw_ops.ResourceApplyAdam(  # the same update as in Keras, as one fused kernel
             var=variable.handle,
             m=self._momentums[index].value.handle,
             v=self._velocities[index].value.handle,
-            beta1_power=ops.power(ops.cast(self.beta_1, variable.dtype), time),
-            beta2_power=ops.power(ops.cast(self.beta_2, variable.dtype), time),
+            beta1_power=power_1,
+            beta2_power=power_2,
             lr=rate,
-            beta1=self.beta_1,
-            beta2=self.beta_2,
-            epsilon=self.epsilon,
-            grad=ops.cast(gradient, variable.dtype),
+            beta1=beta_1,
+            beta2=beta_2,
+            epsilon=epsilon,
+            grad=ops.cast(gradient, dtype),
         )
 
     def _unfrozen(self, value, variable):

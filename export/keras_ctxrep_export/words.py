@@ -194,7 +194,7 @@ def character_rules(lowercase: bool, strip_accents: bool, split_cjk: bool) -> Ru
     chars = [*map(chr, chain(*_PROBED))]
     kinds, ranks, becomes = rules_of(chars, Casing(lowercase, strip_accents, split_cjk))
     rows = [
-        (kind, rank, *(ord(new) - ord(char) for new in inner))
+        (kind, rank, 0) if inner == char else (kind, rank, *(ord(new) - ord(char) for new in inner))
         for char, kind, rank, inner in zip(chars, kinds, ranks, becomes, strict=True)
     ]
     first, rows = _ranges(chars, rows)

@@ -132,7 +132,7 @@ def runner(model: keras.Model, outputs: Sequence[str] = ()) -> Run:
     @cache
     def traced() -> Callable:
         # called by itself, as the only graph: TensorFlow counts by source line, and would warn of other models' graphs
-        function: Any = tf.function(compute, input_signature=[signature])
+        function: Any = tf.function(compute, autograph=False, input_signature=[signature])
         return function.get_concrete_function()
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -171,7 +171,7 @@ def generator(model: keras.Model, bundle: Bundle) -> Generator:
 def scorer(model: keras.Model) -> Callable[[dict, dict, dict], dict[str, np.ndarray]]:
     """A function from inputs, targets and masks to the sum of cross-entropies of each row, float32 (B,), per output."""
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(autograph=False, reduce_retracing=True)
     def run(inputs, targets, masks):
         logits = model(inputs, training=False)
         return {

@@ -97,12 +97,12 @@ def compiled(function: Callable) -> Callable:
     def exact(x):
         return tf.cast(function(tf.cast(x, tf.float32) if x.dtype.size == 2 else x), x.dtype)
 
-    @tf.function(jit_compile=True, reduce_retracing=True)
+    @tf.function(autograph=False, jit_compile=True, reduce_retracing=True)
     def gradient(x, upstream) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = exact(x)
         return tape.gradient(y, x, upstream)
 
-    value = tf.function(exact, jit_compile=True, reduce_retracing=True)
+    value = tf.function(exact, autograph=False, jit_compile=True, reduce_retracing=True)
     return tf.custom_gradient(lambda x: (value(x), lambda upstream: gradient(x, upstream)))

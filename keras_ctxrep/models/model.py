@@ -35,7 +35,7 @@ class Model(keras.Model):
             and there is one update, of the whole batch: the published batch size with the memory of a fraction of it.
             With a `losses.VectorLoss`, which compares all rows, the vectors of the whole batch are computed first.
         counts_tokens: whether the logs of a training step have "tokens", the mean over the replicas of the sum of the
-            input "mask".
+            input "mask", and "positions", that of its size.
         trained_part: function that gives the outputs from {"frozen_0", ...} where a batch has these, as of
             `models.frozen.split`: only what is trained is then computed; None: there is none.
 
@@ -120,7 +120,7 @@ class Model(keras.Model):
                 gradients = _all_finite_or_none(gradients)
             self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
             logs = self.get_metrics_result()
-            return self._logs(logs | {"tokens": _tokens(x)} if self.counts_tokens else logs)
+            return self._logs(logs | _counts(x) if self.counts_tokens else logs)
 
         def test_step(self, data) -> dict[str, Any]:
             return self._logs(super().test_step(data))
@@ -248,10 +248,12 @@ def _are_texts(value):
     return getattr(dtype, "name", str(dtype)).lower().startswith(("str", "bytes", "object", "<class 'str"))
 
 
-def _tokens(x):
+def _counts(x):
+    """The tokens and the positions, padding included, of a batch."""
     import tensorflow as tf
 
-    return tf.reduce_sum(tf.cast(x["mask"], "float32"))
+    mask = tf.cast(x["mask"], "float32")
+    return {"tokens": tf.reduce_sum(mask), "positions": tf.cast(tf.size(mask), "float32")}
 
 
 def _rows(x):

@@ -185,7 +185,9 @@ class Run:
             assembled = self.assemble(survey)
         model, bundle = assembled.model, assembled.bundle
         outputs = None if several_workers(strategy) else self.frozen_outputs(assembled)
-        evaluate, metric = _evaluation(bundle, dev_set, options.batch_size, outputs), None
+        run = keras_engine.answering(model, bundle)  # one graph for all evaluations and the last answers
+        evaluation_run, metric = _of_evaluations(run, assembled, outputs), None
+        evaluate = _evaluation(bundle, dev_set, options.batch_size, evaluation_run)
         if options.metric is not None:
             metric = fit.Metric(options.metric, options.metric in task.smaller)
             evaluate = _by_metric(evaluate, metric.name)
@@ -209,7 +211,6 @@ class Run:
             evaluation = fit.Evaluation(metric=metric, report=observers.report)
             fitting = model, data, evaluate, loss, optimizer, observers.callbacks
             history = fit.fit(*fitting, evaluation=evaluation, options=settings)
-        run = keras_engine.answering(model, bundle)
         bundle = task.tuned(bundle, dev_set, _asking(bundle, run, options.batch_size))
         if is_chief(strategy):
             answers = _asking(bundle, run, options.batch_size)(dev_set)
@@ -425,22 +426,22 @@ def _source(data: str | Path | Sequence[Any]) -> Any:
     return f"{len(data)} {IN_MEMORY}, SHA-256 {hashlib.sha256(repr(data).encode()).hexdigest()}"
 
 
+def _of_evaluations(run: Callable, assembled: Assembled, outputs: FrozenOutputs | None) -> Callable:
+    """What runs the model in evaluations: `run`, or over outputs of a frozen encoder, if the model itself answers."""
+    model, bundle = assembled.model, assembled.bundle
+    if outputs is None or [*tasks.get(bundle.task).parts(model).values()] != [model]:
+        return run
+    return outputs.answering(keras_engine.answering(outputs.parts.trained, bundle))
+
+
 def _evaluation(
-    bundle: Bundle, examples: list, batch_size: int, outputs: FrozenOutputs | None = None
+    bundle: Bundle, examples: list, batch_size: int, run: Callable
 ) -> Callable[[keras.Model], dict[str, float]]:
-    """A function from a model to its metrics on some examples, the main one first; the frozen part is run once."""
-    models: dict[int, Callable[[Sequence[Any]], list[dict]]] = {}
+    """A function from a model, which `run` runs, to its metrics on some examples, the main one first."""
+    ask = _asking(bundle, run, batch_size)
 
     def evaluate(model: keras.Model) -> dict[str, float]:
-        if id(model) not in models:
-            whole = [*tasks.get(bundle.task).parts(model).values()] == [model]  # the model itself answers
-            if outputs is not None and whole:
-                run = outputs.answering(keras_engine.answering(outputs.parts.trained, bundle))
-            else:
-                run = keras_engine.answering(model, bundle)
-            models[id(model)] = _asking(bundle, run, batch_size)
-        answers = models[id(model)](examples)
-        return tasks.of_model(bundle).evaluate(examples, answers, bundle.labels, interval=False).scores
+        return tasks.of_model(bundle).evaluate(examples, ask(examples), bundle.labels, interval=False).scores
 
     return evaluate
 

@@ -3,7 +3,8 @@
 import errno
 import ipaddress
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,27 +186,54 @@ def _of_model_folder(path: Path, name: str, version: int) -> Served:
 
     model, bundle = saving.load_served(path)
     signatures: Any = Generation(model, bundle) if bundle.generates else Signatures(model, bundle)
-    functions: Any = {key: function.get_concrete_function() for key, function in sorted(signatures.functions.items())}
+    traced = cache(lambda name: signatures.functions[name].get_concrete_function())
 
     def run(signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        specs = functions[signature].structured_input_signature[0]
+        specs = traced(signature).structured_input_signature[0]
         arguments = tf.nest.map_structure(lambda spec: saved_model.tensor(inputs[spec.name]), specs)
         return {key: value.numpy() for key, value in signatures.functions[signature](*arguments).items()}
 
-    def described(tensors: Mapping[str, Any]) -> dict[str, dict]:
+    return Served(name, version, _Signatures(sorted(signatures.functions), traced), run, str(path))
+
+
+class _Signatures(Mapping[str, Mapping[str, Mapping[str, dict]]]):
+    """The signatures of a model, as `Served` has them; each is traced, which takes a second, when it is asked for.
+
+    Args:
+        names: of the signatures.
+        traced: function from a name to the function that the signature is.
+    """
+
+    def __init__(self, names: Collection[str], traced: Callable[[str], Any]):
+        self._names, self._traced = names, traced
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __getitem__(self, name: str) -> Mapping[str, Mapping[str, dict]]:
+        if name not in self._names:
+            raise KeyError(name)
+        import tensorflow as tf
+
+        function = self._traced(name)
+        inputs = tf.nest.flatten(function.structured_input_signature)
         return {
-            key: {"dtype": tensor.dtype.name, "shape": [-1 if size is None else size for size in tensor.shape]}
-            for key, tensor in sorted(tensors.items())
+            "inputs": _described({spec.name: spec for spec in inputs}),
+            "outputs": _described(function.structured_outputs),
         }
 
-    tensors = {
-        key: {
-            "inputs": described({spec.name: spec for spec in tf.nest.flatten(function.structured_input_signature)}),
-            "outputs": described(function.structured_outputs),
-        }
-        for key, function in functions.items()
+
+def _described(tensors: Mapping[str, Any]) -> dict[str, dict]:
+    return {
+        key: {"dtype": tensor.dtype.name, "shape": [-1 if size is None else size for size in tensor.shape]}
+        for key, tensor in sorted(tensors.items())
     }
-    return Served(name, version, tensors, run, str(path))
 
 
 def _of_saved_model(path: Path, name: str, version: int) -> Served:

@@ -66,21 +66,50 @@ def rules_of(chars: Sequence[str], casing: Casing) -> CharacterRules:
     >>> rules_of(["é", " ", "."], Casing(lowercase=True, strip_accents=True))
     CharacterRules(kinds=[0, 1, 2], ranks=[0, 0, 0], becomes=['e', '', '.'])
     """
-    rules = casing.normalizer()
+    rules, split = casing.normalizer(), pre_tokenizers.BertPreTokenizer()
+    total = CharacterRules([], [], [])
+    for begin in range(0, len(chars), 256):
+        block = chars[begin : begin + 256]
+        own = _rules_of_alike(block, rules, split) or _rules_of_each(block, rules, split, casing.strip_accents)
+        total.kinds.extend(own.kinds)
+        total.ranks.extend(own.ranks)
+        total.becomes.extend(own.becomes)
+    return total
 
+
+def _rules_of_alike(
+    chars: Sequence[str], rules: normalizers.Normalizer, split: pre_tokenizers.PreTokenizer
+) -> CharacterRules | None:
+    """The rules of characters that all stay, alone or in words, and are no marks, as most of Unicode's; None: others.
+
+    It takes a third of the time of `_rules_of_each`.
+    """
+    text = "".join(chars)
+    normalized = rules.normalize_str(text)
+    if normalized == text and len(split.pre_tokenize_str(f"x{text}x")) == 1:
+        kind = INSIDE
+    elif normalized == "".join(f" {char} " for char in chars):
+        kind = APART
+    else:
+        return None
+    # of class 224 and 9: a mark between them changes places with one of them
+    marked = "".join(f"\u302e{char}\u1b44" for char in chars)
+    if rules.normalize_str(marked).replace(" ", "") != marked:
+        return None
+    return CharacterRules([kind] * len(chars), [0] * len(chars), [*chars])
+
+
+def _rules_of_each(
+    chars: Sequence[str], rules: normalizers.Normalizer, split: pre_tokenizers.PreTokenizer, strip_accents: bool
+) -> CharacterRules:
     def normalized(template: str) -> list[str]:
-        results = []
-        for begin in range(0, len(chars), 1000):  # in a bit more than half of the time that all at once take
-            part = map(template.format, chars[begin : begin + 1000])
-            results += rules.normalize_str(_BETWEEN.join(part)).split(_BETWEEN)
-        return results
+        return rules.normalize_str(_BETWEEN.join(map(template.format, chars))).split(_BETWEEN)
 
     results = normalized("x{}y")
     inside = [becomes[1:-1].strip(" ") for becomes in results]
-    split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str("x".join(["", *inside, ""]))
-    single = {piece for piece, _ in split if len(piece) == 1} - {"x"}
+    single = {piece for piece, _ in split.pre_tokenize_str("x".join(["", *inside, ""])) if len(piece) == 1} - {"x"}
     # Canonical order: U+1B44 (class 9) moves before U+302E (class 224), unless a character between them is a base.
-    ordered = normalized("x\u302e{}\u1b44y") if casing.strip_accents else results
+    ordered = normalized("x\u302e{}\u1b44y") if strip_accents else results
     kinds, ranks = [], []
     for char, becomes, inner, order in zip(chars, results, inside, ordered, strict=True):
         kinds.append(SPACE if becomes == "x y" else APART if inner in single or becomes[1] == " " else INSIDE)

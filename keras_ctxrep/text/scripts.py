@@ -38,7 +38,7 @@ def scripts_of(vocab: Iterable[str]) -> frozenset[str]:
     """
     entries, words, size = Counter(), Counter(), 0
     for entry in vocab:
-        names = set() if entry[:1] in ("[", "<") else {script(char) for char in entry} - {""}  # none of a marker
+        names = set() if entry[:1] in ("[", "<") else _scripts_in(entry)  # none of a marker
         entries.update(names)
         words.update(names if sum(map(str.isalpha, entry)) > 1 else ())
         size += 1
@@ -47,6 +47,13 @@ def scripts_of(vocab: Iterable[str]) -> frozenset[str]:
     least = words.total() / 1000
     chosen = {name for name, count in words.items() if count >= least}
     return frozenset(chosen | ({"CJK"} if entries["CJK"] > size / 50 else set()))
+
+
+def _scripts_in(word: str) -> set[str]:
+    """The scripts of a word's letters."""
+    if word.isascii():  # as most are; a vocabulary has tens of thousands
+        return {"LATIN"} if any(map(str.isalpha, word)) else set()
+    return {script(char) for char in word} - {""}
 
 
 class UnreadRule(NamedTuple):
@@ -75,10 +82,16 @@ def rule_of_pieces(vocab: Sequence[str], unknown: int, markers: int) -> UnreadRu
         unknown: the number of [UNK].
         markers: tokens of a row that are not of the text.
     """
-    scripts = scripts_of(vocab)
-    ids = frozenset(id for id, piece in enumerate(vocab) if not piece.startswith("[") and foreign(piece, scripts))
+    ids = _foreign_pieces(tuple(vocab))
     reason = "word pieces are [UNK], or letters of a script of which this vocabulary has no words"
     return UnreadRule(reason, unknown.__eq__, ids.__contains__, markers)
+
+
+@lru_cache(4)  # each predictor of a model asks, of the same vocabulary
+def _foreign_pieces(vocab: tuple[str, ...]) -> frozenset[int]:
+    """The ids of the pieces of scripts of which the vocabulary has no words."""
+    scripts = scripts_of(vocab)
+    return frozenset(id for id, piece in enumerate(vocab) if not piece.startswith("[") and foreign(piece, scripts))
 
 
 def foreign(word: str, scripts: Collection[str]) -> bool:
@@ -91,6 +104,8 @@ def foreign(word: str, scripts: Collection[str]) -> bool:
     >>> foreign("да", ["LATIN"]), foreign("yes", ["LATIN"])
     (True, False)
     """
+    if word.isascii() and "LATIN" in scripts:
+        return False
     names = [name for name in map(script, word) if name]
     return 2 * sum(name in scripts for name in names) < len(names)
 

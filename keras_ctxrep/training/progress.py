@@ -3,7 +3,7 @@
 import statistics
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +24,7 @@ from keras_ctxrep.training.strategy import is_chief
 __all__ = ["Progress", "tensorboard"]
 
 HALF_MINUTE, QUICK = 30.0, 2.0
-MEASURED = 3  # steps after which the time left is told, beside the first one, which is traced
+MEASURED = 3  # steps after which the time left is told, of batches of sizes that were met before
 DRAWN_EVERY = 10.0  # seconds at least between two pictures of the evaluations: each costs some tenths of a second
 
 
@@ -95,8 +95,10 @@ class Progress(keras.callbacks.Callback):
         self._before_batch = (0, 0)  # the optimizer's iterations and the run's step when the last batch began
         self._tokens, self._token_seconds = 0.0, 0.0  # read, and of training, since the last evaluation
         self._batch_end: float | None = None  # when the last step ended, or training went on
-        self._step_seconds: deque[float] = deque(maxlen=100)  # of the last steps but the first of this process
-        self._evaluation_seconds = 0.0  # of the last evaluation
+        self._sizes: Counter[float | None] = Counter()  # of the batches, positions with padding, in this process
+        self._step_seconds: deque[float] = deque(maxlen=100)  # of the last steps that count, by the position
+        self._evaluation_seconds: float | None = None  # of the last evaluation
+        self._pause_seconds, self._evaluated = 0.0, 0.0  # between epochs but for evaluations; of one in this pause
         self._stopped = False  # by a callback of the user's
         self._midway_logs: dict = {}  # of an evaluation within the epoch, for TensorBoard
         self._printed = 0.0  # when the last line about the progress was written
@@ -148,7 +150,9 @@ class Progress(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None):
         if self._batch_end is not None and self.state.step == self.state.epoch_end:
-            self._batch_end = time.monotonic()  # an evaluation does not count
+            now = time.monotonic()  # evaluations and checkpoints are no part of a step
+            self._pause_seconds += now - self._batch_end - self._evaluated
+            self._batch_end, self._evaluated = now, 0.0
         if self.peak is not None:
             rate = schedule.learning_rate(self.fraction, self.peak, self.options.warmup, self.options.decay)
             self.trained.optimizer.learning_rate = rate
@@ -182,18 +186,24 @@ class Progress(keras.callbacks.Callback):
         self._printed, seconds = now, now - self._since
         left = self._minutes_left()
         text = f"step {self._steps_so_far}, loss {loss:.3f}, {seconds / 60:.1f} min"
-        text += "" if left is None else f", at most {left:.1f} min of training left"
+        if left is not None:
+            beside = " beside evaluations" if self._evaluations_left and self._evaluation_seconds is None else ""
+            text += f", at most {left:.1f} min of training left{beside}"
         print(text, file=sys.stderr, flush=True)
 
     @property
     def _steps_so_far(self) -> str:
         return f"{self.state.step} of {self.options.steps}" if self.options.steps else f"{self.state.step}"
 
+    @property
+    def _evaluations_left(self) -> float:
+        return self.evaluations * (1 - self.fraction) if self.evaluate is not None else 0.0
+
     def _minutes_left(self) -> float | None:
         """The time left, if the run is not ended by `patience`; None until some steps have been measured.
 
-        A step counts as their median: the first ones, and those of a length that is new, are traced or compiled, which
-        takes hundreds of times as long as a step.
+        The first step of each size is traced or compiled, which takes up to hundreds of times as long as a step, and
+        does not count. The others are measured by the position, since the sizes differ, and count as their median.
         """
         steps, minutes, state = self.options.steps, self.options.minutes, self.state
         if steps is None:
@@ -203,9 +213,10 @@ class Progress(keras.callbacks.Callback):
         elif len(self._step_seconds) < MEASURED:
             return None
         else:
-            evaluations = self.evaluations * (1 - self.fraction) if self.evaluate is not None else 0
-            left = statistics.median(self._step_seconds) * (steps - state.step)
-            left += self._evaluation_seconds * evaluations
+            count = self._sizes.total()
+            size = sum((positions or 1) * times for positions, times in self._sizes.items()) / count
+            seconds = size * statistics.median(self._step_seconds) + self._pause_seconds / count
+            left = seconds * (steps - state.step) + (self._evaluation_seconds or 0) * self._evaluations_left
         return max(0.0, left) / 60
 
     def _divergence(self, loss: float) -> str:
@@ -215,16 +226,19 @@ class Progress(keras.callbacks.Callback):
         return f"step {step}: the loss became {loss}; try a learning rate below {rate:.3g}{batch}"
 
     def _count_tokens(self, logs: dict) -> None:
-        """Takes the number of tokens out of the logs of a step."""
-        now, tokens = time.monotonic(), float(logs.pop("tokens", 0))
+        """Takes the numbers of tokens and of positions out of the logs of a step, and its time."""
+        now, tokens, size = time.monotonic(), float(logs.pop("tokens", 0)), logs.pop("positions", None)
         if self._batch_end is not None:  # the first step is traced, and does not count
             self._tokens += tokens * self.trained.distribute_strategy.num_replicas_in_sync
             self._token_seconds += now - self._batch_end
-            self._step_seconds.append(now - self._batch_end)
+            if size is None or size in self._sizes:
+                self._step_seconds.append((now - self._batch_end) / (size or 1))
+        self._sizes[size] += 1
         self._batch_end = now
 
     def on_epoch_end(self, epoch: int, logs: dict):
-        logs.pop("tokens", None)
+        for name in ("tokens", "positions"):
+            logs.pop(name, None)
         logs.update({name: value for name, value in self._midway_logs.items() if name not in logs})
         self._midway_logs = {}
         if self.state.step != self.state.epoch_end:  # else it has been evaluated
@@ -236,7 +250,7 @@ class Progress(keras.callbacks.Callback):
         if due and self.evaluate is not None:
             begin = time.monotonic()
             metrics = self.evaluate()
-            self._evaluation_seconds = time.monotonic() - begin
+            self._evaluation_seconds = self._evaluated = time.monotonic() - begin
             logs.update({f"val_{name}": value for name, value in metrics.items()})
             metric = self.metric or Metric(next(iter(metrics)))
             state = state.evaluated(self.trained, metric, metrics[metric.name])

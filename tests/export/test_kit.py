@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -254,3 +255,14 @@ def test_a_configuration_that_is_not_utf_8(tiny_model, tmp_path):
     (tmp_path / "model.config").write_bytes(b"# caf\xe9\n")
     saved_model.export(*tiny_model("classify"), tmp_path / "m")
     assert (tmp_path / "model.config").read_bytes() == b"# caf\xe9\n"
+
+
+def test_requests_are_tried_with_a_few_rows_once(tmp_path, monkeypatch):
+    """Of each length of the texts one; a batch of 32 would take as long as all others."""
+    (tmp_path / "assets.extra").mkdir()
+    sizes = []
+    monkeypatch.setattr(kit, "replay", lambda of, request: sizes.append(len(request.inputs["text"].string_val)) or {})
+    requests = [messages.predict_request({"text": np.array(["a"] * n, object)}, "m") for n in kit.BATCH_SIZES]
+    answers = kit.write_requests(tmp_path, requests, SimpleNamespace(signatures={}))
+    assert sizes == [1, 2, 4] and len(answers) == len(requests)
+    assert [len(request.inputs["text"].string_val) for request in warmup(tmp_path)] == [*kit.BATCH_SIZES]

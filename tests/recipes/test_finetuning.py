@@ -390,6 +390,15 @@ def test_examples_in_memory(vectors, tmp_path):
         recipes.finetune([Example("x", "a")] * 3, dev, vectors, tmp_path / "out", steps=1)
 
 
+def test_all_evaluations_have_one_graph(vectors, tmp_path, monkeypatch):
+    """And the last answers too: tracing one takes as long as some hundred of them."""
+    models, runner = [], keras_engine.runner
+    monkeypatch.setattr(keras_engine, "runner", lambda model, *rest: models.append(model) or runner(model, *rest))
+    rows = ["rain", "violin"] * 4, ["weather", "music"] * 4
+    history = recipes.finetune(rows, rows, vectors, tmp_path / "m", stack="cnn", units=4, epochs=2, cache=False)
+    assert len(history) == 2 and len(models) == 1
+
+
 def test_fewer_examples_than_a_batch_are_seen_as_often_as_asked(vectors, tmp_path):
     rows = [Example("red fish", "a"), Example("blue fish", "b"), Example("red", "a")]
     history = recipes.finetune(rows, rows, vectors, tmp_path, stack="cnn", units=4, epochs=4)

@@ -20,6 +20,7 @@ from keras_ctxrep.commands.serve import serve
 from keras_ctxrep.inference import client, keras_engine
 from keras_ctxrep.inference.client import Target
 from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.recipes import serving
 from keras_ctxrep.recipes.serving import http_server, opened
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep_export import saved_model
@@ -262,6 +263,20 @@ def test_a_model_folder_answers_as_its_export(made):
             assert outputs.keys() == expected.keys()
             for key, value in outputs.items():
                 np.testing.assert_array_equal(value, expected[key])
+
+
+def test_a_signature_is_traced_when_it_is_asked_for(made, monkeypatch):
+    """So that a model folder answers texts sooner."""
+    traced, described = [], serving._described
+    monkeypatch.setattr(serving, "_described", lambda tensors: traced.append(sorted(tensors)) or described(tensors))
+    served = opened(made("classify")[2])
+    assert traced == [["text"], ["error", "label", "logits", "probabilities", "score"]]
+    assert "embed" in served.signatures and [*served.signatures][:2] == ["classify", "embed"]
+    assert (
+        served.signatures["embed"]["outputs"]["vector"] == {"dtype": "float32", "shape": [-1, 8]} and len(traced) == 4
+    )
+    with pytest.raises(KeyError):
+        served.signatures["words"]
 
 
 def test_an_address_that_cannot_be_had(made, capsys):

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from keras_ctxrep.text.character_rules import Casing, rules_of, shortened
+from keras_ctxrep.text.character_rules import APART, INSIDE, Casing, rules_of, shortened
 from keras_ctxrep.text.features import (
     CharacterAndWordFeatures,
     CharacterFeatures,
@@ -195,3 +195,14 @@ def test_what_is_left_of_a_text():
     text, places = shortened("\0 \t é" + "\u200b" * 9000 + "a" * 9000 + " , b c", 3, 101, Casing(), spans=True)
     assert text == "é" + "a" * 100 + "a , b c" and places[[0, -1]].tolist() == [4, 18_010]
     assert shortened("a\nb c", 2, 101, Casing(), lines=True)[0] == "a\nb"
+
+
+@pytest.mark.parametrize("casing", [Casing(), Casing(True, True), Casing(False, False, False)])
+def test_characters_together_have_the_rules_of_each(casing):
+    """Blocks of characters of one kind, of several, and of marks, which stay as they are but change places."""
+    for begin in (0, 0x300, 0x3100, 0x4E00, 0xAC00, 0xE000, 0xFB00, 0x16F00, 0x1D100, 0x20000):
+        chars = [chr(code) for code in range(begin, begin + 300)]
+        each = [rules_of([char], casing) for char in chars]
+        assert tuple(rules_of(chars, casing)) == tuple([rules[part][0] for rules in each] for part in range(3))
+    cjk, mark = rules_of(["\u4e00"] * 2, casing), rules_of(["\u302e"] * 2, Casing(True, True))
+    assert cjk.kinds == [APART if casing.split_cjk else INSIDE] * 2 and mark.ranks == [224] * 2

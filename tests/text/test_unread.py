@@ -9,6 +9,7 @@ import pytest
 import keras_ctxrep as ctx
 from keras_ctxrep import recipes, zoo
 from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text import scripts as script_rules
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.scripts import scripts_of
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
@@ -91,6 +92,18 @@ def test_scripts_of_vocabularies():
     assert scripts_of(english) == {"LATIN"}
     chinese = [*SPECIAL_PIECES, "the", "##ing", *map(chr, range(0x4E00, 0x4F00))]
     assert scripts_of(chinese) == {"LATIN", "CJK"}
+
+
+def test_the_rule_of_a_vocabulary_is_made_once(monkeypatch):
+    """Each predictor of a model has one; another vocabulary has another one."""
+    asked, of_vocab = [], script_rules.scripts_of
+    monkeypatch.setattr(script_rules, "scripts_of", lambda vocab: asked.append(vocab) or of_vocab(vocab))
+    cyrillic = ["once", "##made", "ж"]
+    for _ in range(2):
+        rule = script_rules.rule_of_pieces(cyrillic, 1, 2)
+        assert rule.foreign and [rule.foreign(id) for id in (0, 2)] == [False, True]
+    rule = script_rules.rule_of_pieces([*cyrillic[:2], "он", "##жж"], 1, 2)
+    assert rule.foreign and not rule.foreign(2) and len(asked) == 2
 
 
 def test_the_scripts_of_a_bundle_are_optional(tmp_path):

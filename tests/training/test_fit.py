@@ -14,7 +14,7 @@ from tensorflow.core.util import event_pb2
 
 from keras_ctxrep import optimizers, saving
 from keras_ctxrep.models import elmo
-from keras_ctxrep.models.model import copy_weights
+from keras_ctxrep.models.model import Model, copy_weights
 from keras_ctxrep.optimizers import AdamW, OptimizerSpec
 from keras_ctxrep.options import Fit
 from keras_ctxrep.text.bundle import Bundle
@@ -539,6 +539,42 @@ def test_the_time_left_is_that_of_steps_that_were_measured(points, monkeypatch, 
     ]
 
 
+def test_the_time_left_does_not_count_the_first_step_of_a_size(monkeypatch, capsys):
+    """Three sizes, each compiled in a minute, then a second for each row; an evaluation of 100 s; pauses of 2 s."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(progress, "HALF_MINUTE", 0.0)
+    inputs = {"mask": keras.Input((1,), dtype="int32", name="mask")}
+    model = Model(inputs, {"logits": keras.layers.Dense(2, name="logits")(inputs["mask"])})
+    sizes = [1, 2, 3] * 20
+
+    def batches():
+        for size in sizes:
+            yield {"mask": np.ones((size, 1), np.int32)}, {"logits": np.zeros(size, np.int32)}
+
+    shapes = {"mask": tf.TensorSpec([None, 1], tf.int32)}, {"logits": tf.TensorSpec([None], tf.int32)}
+    data = tf.data.Dataset.from_generator(batches, output_signature=shapes).with_options(UNTUNED)
+
+    class Steps(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            step = int(self.model.optimizer.iterations)
+            clock.now += 60 if step < 3 else sizes[step]
+
+        def on_epoch_end(self, epoch, logs=None):
+            clock.now += 2
+
+    def evaluate(model):
+        clock.now += 100
+        return {"accuracy": 1.0}
+
+    fit.fit(model, data, evaluate, steps=40, evaluations=2, callbacks=[Steps()])
+    lines = [line.rpartition(", ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert [line.startswith("at most") for line in lines] == [False] * 5 + [True] * 35
+    assert lines[5] == f"at most {34 * 2 / 60:.1f} min of training left beside evaluations"
+    assert lines[20] == f"at most {(19 * (2 + 2 / 21) + 100 * 19 / 20) / 60:.1f} min of training left"
+    assert lines[-1] == "at most 0.0 min of training left"
+
+
 def test_a_function_from_the_number_of_batches(points, tmp_path):
     """Called with where the run is, so that nothing has to be skipped."""
     starts = []
@@ -985,6 +1021,30 @@ def test_both_private_hooks_of_keras_are_called_in_a_step_of_fit(points):
         model = fit.compile(linear(), optimizer)
         model.fit(points, steps_per_epoch=1, shuffle=False, verbose=0)
         assert min(optimizer._hook_calls.values()) >= 1 and len(optimizer._hook_calls) == 2
+
+
+def test_variables_share_what_is_the_same_in_a_step(monkeypatch):
+    """The powers of the decays are computed once, and the steps are those of an optimizer that shares nothing."""
+    values, gradients = [np.full(3, k + 1.0, "float32") for k in range(4)], [tf.fill([3], 0.1 * k) for k in range(4)]
+
+    def trained():
+        variables, optimizer = [*map(keras.Variable, values)], AdamW(0.1, starts={"a": 1})
+        optimizer.build(variables)
+
+        @tf.function(autograph=False)
+        def step():
+            optimizer.apply(gradients, variables)
+
+        for _ in range(3):
+            step()
+        graph = step.get_concrete_function().graph
+        return [variable.numpy() for variable in variables], sum(node.type == "Pow" for node in graph.get_operations())
+
+    shared, powers = trained()
+    monkeypatch.setattr(optimizers, "_once_a_step", lambda name, make: make())
+    alone, powers_alone = trained()
+    assert (powers, powers_alone) == (2, 8)
+    np.testing.assert_array_equal(shared, alone)
 
 
 @pytest.mark.parametrize("make", [AdamW, optimizers.Adagrad, optimizers.LAMB])
