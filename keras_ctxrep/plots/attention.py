@@ -14,10 +14,12 @@ import numpy as np
 
 from keras_ctxrep import saving, zoo
 from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.checks import of_kind
 from keras_ctxrep.models import bert
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.plots.drawing import check_drawable, drawing, heat_map
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import WordPieceFeatures
 
 __all__ = ["attention"]
 
@@ -89,9 +91,11 @@ def attention_of(
             raise ValueError(f"longer than the {bundle.max_length} pieces this model reads: {text[:60]!r} ...")
         arrays = encoder(bundle.features.collate([row]), training=False)["attention"]
         weights = np.stack([np.asarray(keras.ops.convert_to_numpy(array))[0] for array in arrays])  # (N, H, T, T)
-        pieces = []
+        wordpiece = of_kind(bundle.features, WordPieceFeatures).wordpiece
+        pieces, markers = [], (wordpiece.cls, wordpiece.sep)
         for position, (start, end) in enumerate(row.offsets or []):
-            marker = "[CLS]" if position == 0 else "[SEP]" if position in (row.first - 1, len(row) - 1) else None
+            piece = row.tokens[position]
+            marker = bundle.vocab[piece] if piece in markers else None  # a special piece is not of a text
             pieces.append(marker or (text if position < row.first else pair or "")[start:end])
         return pieces, weights
 
