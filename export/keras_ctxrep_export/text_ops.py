@@ -12,6 +12,7 @@ from keras_ctxrep.checks import of_kind
 from keras_ctxrep.tasks.abilities import GraphFeatures
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.character_rules import Casing, enough
+from keras_ctxrep.text.families import TEXT_SIDES, TRANSFORMER
 from keras_ctxrep.text.features import StaticFeatures, WordPieceFeatures, WordRows, letters_read
 from keras_ctxrep.text.pairs import PAIR, PairFeatures
 from keras_ctxrep.text.tokens import Characters, WordPiece
@@ -684,7 +685,7 @@ def _tokens_of(begins: tf.Tensor, marks: tf.Tensor, last: tf.Tensor) -> tf.Tenso
 
 GRAPH_SIDES: dict[str, Callable[[Bundle], WordOps | PieceOps | TokenOps]] = {
     "elmo": WordOps,
-    "bert": PieceOps,
     "static": lambda bundle: PieceOps(bundle) if bundle.config.get("pieces") else WordOps(bundle),
     "lm": TokenOps,
+    **{name: PieceOps for name, side in TEXT_SIDES.items() if side is TRANSFORMER},
 }

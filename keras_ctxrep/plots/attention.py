@@ -15,8 +15,9 @@ import numpy as np
 from keras_ctxrep import saving, zoo
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.checks import of_kind
-from keras_ctxrep.models import bert
+from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
+from keras_ctxrep.models.transformer import Config
 from keras_ctxrep.plots.drawing import check_drawable, drawing, heat_map
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import WordPieceFeatures
@@ -82,7 +83,7 @@ def attention_of(
     Raises:
         ValueError: not a BERT; (the function) a text longer than it reads.
     """
-    encoder = bert.encoder(_config(model, bundle, name), attention=True)
+    encoder = FAMILIES[bundle.family].encoder(_config(model, bundle, name), attention=True)
     copy_weights(model, encoder)
 
     def maps(text: str, pair: str | None = None) -> tuple[list[str], np.ndarray]:
@@ -107,10 +108,11 @@ def packed(weights: np.ndarray) -> str:
     return base64.b64encode(np.round(weights * 65535).astype("<u2").tobytes()).decode()
 
 
-def _config(model: keras.Model, bundle: Bundle, name: str | Path) -> bert.Config:
-    if "heads" not in bundle.config:
+def _config(model: keras.Model, bundle: Bundle, name: str | Path) -> Config:
+    family = FAMILIES[bundle.family]
+    if family.layout is None:
         raise ValueError(f"{name}: no attention in a model of the family {bundle.family!r}; give a BERT")
-    return bert.Config(**saving.encoder_bundle(model, bundle).config)
+    return family.config(**saving.encoder_bundle(model, bundle).config)
 
 
 def _maps(figure, pieces: list[str], weights: np.ndarray, layer: int | str | None, head: int | None) -> None:

@@ -104,4 +104,6 @@ TEXT_SIDES: Mapping[str, TextSide] = {
     "bert": TRANSFORMER,
     "static": TextSide(_static),
     "lm": TextSide(_lm, generates="causal_language_model", tokens=_lm_tokens),
+    "mpnet": TRANSFORMER,
+    "distilbert": TRANSFORMER,
 }

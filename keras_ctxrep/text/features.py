@@ -543,10 +543,11 @@ class _Pieces(NamedTuple):
 class WordPieceFeatures(Features):
     """BERT's input from texts, pairs of texts, or sentences already split into words.
 
-    [CLS] text [SEP], or [CLS] text [SEP] pair [SEP], with the special tokens of the vocabulary; if this is too long, the longer of text and pair is truncated at
-    its end, piece by piece (Devlin et al. 2018, https://arxiv.org/abs/1810.04805, and its `_truncate_seq_pair`). If
-    both are truncated and the room is odd, the longer one gets the odd piece, or the pair if both are equal, as in
-    Hugging Face's `BertTokenizerFast`; in Google's code it depends on the lengths.
+    [CLS] text [SEP], or [CLS] text [SEP] pair [SEP], with the special tokens of the vocabulary; if this is too long,
+    the longer of text and pair is truncated at its end, piece by piece (Devlin et al. 2018,
+    https://arxiv.org/abs/1810.04805, and its `_truncate_seq_pair`). If both are truncated and the room is odd, the
+    longer one gets the odd piece, or the pair if both are equal, as in Hugging Face's `BertTokenizerFast`; in Google's
+    code it depends on the lengths.
 
     Args:
         wordpiece: the vocabulary.
