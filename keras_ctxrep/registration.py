@@ -11,7 +11,7 @@ NAMES = {  # module -> what it registers with Keras
         "Attention AttentionalRNN Bias CRF CarriedState CausalTransformerBlock CharCNN ConvolutionalDecoderBlock "
         "Dropout Embedding "
         "FactorizedEmbedding GatedConvolution MarkIndicator MaskedPooling MemoryAttention NgramContext "
-        "PositionEmbedding ProjectedLSTM ReversibleEmbedding ScalarMix SentenceMarkers "
+        "PositionEmbedding ProjectedLSTM RelativePositionBias ReversibleEmbedding ScalarMix SentenceMarkers "
         "SinusoidalPositions SpanMean SpanPooling SubwordEmbedding TakePositions TiedSoftmax "
         "TransformerBlock TransformerDecoderBlock TwoWayAttention VocabularySoftmax WindowMean ZeroPadding"
     ),

@@ -42,7 +42,7 @@ from keras_ctxrep.tasks.abilities import Query
 from keras_ctxrep.text import target_tokens
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
-from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+from keras_ctxrep.text.tokens import SPECIAL_PIECES, SpecialTokens, WordPiece
 from keras_ctxrep.text.units import split
 
 STRINGS = 2000
@@ -184,7 +184,15 @@ def _bundles(texts: list[str]) -> dict[str, Bundle]:
         casing = {"lowercase": lowercase, "strip_accents": accents, "split_cjk": cjk}
         pieces = vocab(*casing.values())
         fields = tasks.bundle_fields(task, pair, **settings)
-        return Bundle("bert", config={}, max_length=24, labels=labels, vocab=pieces, **casing, **fields)
+        config = {"heads": 1, "segments": 2}
+        return Bundle("bert", config=config, max_length=24, labels=labels, vocab=pieces, **casing, **fields)
+
+    def mpnet(*args, **options) -> Bundle:  # other names of special pieces, and two separators in a pair
+        special = SpecialTokens("<pad>", "[UNK]", "<s>", "</s>", "<mask>", separators=2)
+        own = bert(*args, **options)
+        names = dict(zip(SPECIAL_PIECES, special.pieces, strict=True))
+        vocab = tuple(names.get(piece, piece) for piece in own.vocab)
+        return replace(own, family="mpnet", config={"heads": 1}, vocab=vocab, special_tokens=special)
 
     def static(task: str, labels=()) -> Bundle:
         return replace(bert(task, labels), family="static", config={"pieces": True})
@@ -211,6 +219,8 @@ def _bundles(texts: list[str]) -> dict[str, Bundle]:
         "bert_answer_null": bert("answer", **windows | {"stride": 12}, null_threshold=-1.5, lowercase=False),
         "bert_windows": bert("classify", ("no", "yes"), windows="max", stride=12),
         "bert_windows_mean": bert("multilabel", ("x", "y"), windows="mean", stride=12, lowercase=False),
+        "mpnet_pairs": mpnet("multilabel", ("x", "y", "z"), pair=True),
+        "mpnet_answer": mpnet("answer", **windows),
         "static_pieces": static("tag", SPANS),
         "elmo": elmo("tag", PARTS),
         "elmo_regress": elmo("regress"),

@@ -75,9 +75,10 @@ def branches(tree, names):
 
 
 def tables(tree, names):
-    """Dicts whose keys are all names."""
+    """Dicts whose keys are all names, beside those of dicts that are unpacked in them."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Dict) and node.keys and all(key and strings(key) & names for key in node.keys):
+        keys = [key for key in node.keys if key] if isinstance(node, ast.Dict) else []
+        if keys and all(strings(key) & names for key in keys):
             yield node
 
 

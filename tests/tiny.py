@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from keras_ctxrep import saving, tasks
 from keras_ctxrep.models import bert, elmo, static
+from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
@@ -44,6 +45,21 @@ LABELS = {
 }
 HEADS = {"translate": {"kind": "recurrent", "units": 8}}
 _VOCABULARY_SIZE = {"bert": "vocabulary_size", "static": "words"}
+RELATIVES = [name for name, family in FAMILIES.items() if family.layout is not None and name != "bert"]  # of BERT
+
+
+def vocabulary(family: str) -> tuple[str, ...]:
+    """The vocabulary of a family; of a relative of BERT its special pieces in place of BERT's."""
+    if family not in RELATIVES:
+        return VOCABULARIES[family]
+    special = FAMILIES[family].layout.special_tokens
+    return (*special.pieces, *VOCABULARIES["bert"][len(SPECIAL_PIECES) :])
+
+
+for _name in RELATIVES:
+    _sizes = {"layers": 1, "width": 8, "heads": 2, "intermediate": 8, "max_positions": 64}
+    CONFIGS[_name] = FAMILIES[_name].config(**_sizes, pooler=True)
+    _VOCABULARY_SIZE[_name] = "vocabulary_size"
 
 
 def config(family: str = "bert", **sizes: Any) -> Any:
@@ -65,7 +81,7 @@ def bundle(
 
     Args:
         task: its task, "embed" for an encoder alone.
-        family: "bert", "elmo" or "static".
+        family: "bert", "elmo", "static" or one of `RELATIVES`.
         pair: it reads pairs of texts.
         vocab: its word pieces or words (default: of `VOCABULARIES`).
         sizes: fields of its config that are not those of `CONFIGS`.
@@ -73,10 +89,12 @@ def bundle(
         fields: other fields of the bundle; "max_length" is 16 and "labels" and "head" are of `LABELS` and
             `HEADS` unless they are here.
     """
-    vocab = VOCABULARIES[family] if vocab is None else tuple(vocab)
+    vocab = vocabulary(family) if vocab is None else tuple(vocab)
     sizes = {_VOCABULARY_SIZE[family]: len(vocab)} | (sizes or {}) if family in _VOCABULARY_SIZE else sizes or {}
     fields = {"max_length": 16, "labels": LABELS.get(task, ()), "head": HEADS.get(task, {})} | fields
     fields |= tasks.bundle_fields(task, pair, **settings or {})
+    if family in RELATIVES:
+        fields.setdefault("special_tokens", FAMILIES[family].layout.special_tokens)
     return Bundle(family, config=asdict(config(family, **sizes)), vocab=vocab, **fields)
 
 

@@ -12,6 +12,7 @@ from keras_ctxrep.checks import of_kind
 from keras_ctxrep.tasks.abilities import GraphFeatures
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.character_rules import Casing, enough
+from keras_ctxrep.text.families import TEXT_SIDES, TRANSFORMER
 from keras_ctxrep.text.features import StaticFeatures, WordPieceFeatures, WordRows, letters_read
 from keras_ctxrep.text.pairs import PAIR, PairFeatures
 from keras_ctxrep.text.tokens import Characters, WordPiece
@@ -213,10 +214,13 @@ class PieceOps(tf.Module):
         self.indicate = prepared.indicate
         self.pieces, self.max_length = prepared.wordpiece, prepared.max_length
         self.starts, self.max_question = prepared.starts, prepared.max_question
+        special = self.pieces.special_tokens
+        self.separators = special.separators
         known = set(self.pieces.vocab)
         self.unknown = next(char for char in map(chr, count(0xE000)) if char not in known)
         self.tokenizer = tf_text.FastWordpieceTokenizer(
             self.pieces.vocab,
+            unknown_token=special.unk,
             max_bytes_per_word=4 * WordPiece.MAX_WORD,
             token_out_type=tf.int32,
             no_pretokenization=True,
@@ -239,7 +243,7 @@ class PieceOps(tf.Module):
             first = first[:, : self.max_length - 2]
         else:
             second = self._cut(self._split(pair))[0].merge_dims(1, 2)
-            first, second = _truncated_pair(first, second, self.max_length - 3)
+            first, second = _truncated_pair(first, second, self.max_length - 2 - self.separators)
         inputs = self._rows(first, second)
         return inputs if marks is None else self._with_marks(inputs, self._spans(cut, marks, first.row_lengths()))
 
@@ -321,7 +325,7 @@ class PieceOps(tf.Module):
         """`WordPieceFeatures.windows` for a batch."""
         questions = self._shorten(questions, self.max_question)
         question = self._cut(self._split(questions), self.max_question)[0].merge_dims(1, 2)[:, : self.max_question]
-        room = self.max_length - 3 - question.row_lengths()
+        room = self.max_length - 2 - self.separators - question.row_lengths()
         words = self._split(contexts)
         ids, *spans = self._cut(words)
         context = ids.merge_dims(1, 2)
@@ -330,7 +334,7 @@ class PieceOps(tf.Module):
         asked = tf.gather(question, example)
         part = tf.gather(context.values, tf.ragged.range(piece, piece + size))
         start, end = _spans_of_words(ids, *spans)
-        first = asked.row_lengths() + 2
+        first = 1 + asked.row_lengths() + self.separators
         return Windows(self._rows(asked, part), example, first, size, piece, start, end, words.original)
 
     def _split(self, texts: tf.Tensor) -> Words:
@@ -373,7 +377,8 @@ class PieceOps(tf.Module):
         """The model's input from pieces that fit."""
         marker: Any = tf.ones([first.nrows(), 1], tf.int32)
         cls, sep = self.pieces.cls * marker, self.pieces.sep * marker
-        rows: Any = tf.concat([cls, first, sep], 1)
+        between = [sep] if second is None else [sep] * self.separators
+        rows: Any = tf.concat([cls, first, *between], 1)
         segments: Any = tf.zeros_like(rows)
         if second is not None:
             added: Any = tf.concat([second, sep], 1)
@@ -680,7 +685,7 @@ def _tokens_of(begins: tf.Tensor, marks: tf.Tensor, last: tf.Tensor) -> tf.Tenso
 
 GRAPH_SIDES: dict[str, Callable[[Bundle], WordOps | PieceOps | TokenOps]] = {
     "elmo": WordOps,
-    "bert": PieceOps,
     "static": lambda bundle: PieceOps(bundle) if bundle.config.get("pieces") else WordOps(bundle),
     "lm": TokenOps,
+    **{name: PieceOps for name, side in TEXT_SIDES.items() if side is TRANSFORMER},
 }

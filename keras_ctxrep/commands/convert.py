@@ -24,7 +24,7 @@ class Convert(Command[str]):
 
       allennlp     the options.json and hdf5 of AllenNLP and bilm-tf: ELMo
       google       bert_config.json and a TensorFlow 1 checkpoint: BERT
-      huggingface  config.json and safetensors of `transformers`: BERT
+      huggingface  config.json and safetensors of `transformers`: BERT and its relatives, such as MPNet
       kerashub     a preset of KerasHub, by its folder or name: BERT
       vectors      word2vec text and binary, GloVe, fastText .vec and .bin: static word vectors, read
       word2vec, word2vec-binary, fasttext (.bin)                       static word vectors, written
@@ -70,6 +70,7 @@ class Convert(Command[str]):
         from keras_ctxrep import saving, zoo
         from keras_ctxrep.atomic import atomic_folder, check_folder
         from keras_ctxrep.convert import bert, vectors
+        from keras_ctxrep.models.families import FAMILIES
         from keras_ctxrep.text.bundle import CARD
         from keras_ctxrep.training import checkpoints, runs
 
@@ -90,7 +91,7 @@ class Convert(Command[str]):
         else:
             model, bundle = saving.load(zoo.find(self.source))
             converter.write(self.out, model, bundle)
-        if "heads" in bundle.config:
+        if FAMILIES[bundle.family].layout is not None:
             return bert.summary(model, bundle)
         return f"{bundle.task}: {model.count_params() / 1e6:.1f} million weights"
 

@@ -1,4 +1,4 @@
-"""The common parts of the published formats of BERT: options, heads, vocabulary, and the kind of a checkpoint."""
+"""The common parts of the published formats of BERT and its relatives: options, heads, vocabulary, architectures."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -7,32 +7,20 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_ctxrep import tasks
-from keras_ctxrep.checks import most, warn
+from keras_ctxrep.checks import most, of_kind, warn
 from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import Tensor, check, fill
 from keras_ctxrep.models import bert
-from keras_ctxrep.models.families import FAMILIES
+from keras_ctxrep.models.families import FAMILIES, Family
 from keras_ctxrep.models.model import copy_weights
+from keras_ctxrep.models.transformer import Config, Layout, token_vectors
 from keras_ctxrep.text.artifacts import VOCAB
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.tokens import WordPiece
+from keras_ctxrep.text.tokens import BERT_TOKENS, SpecialTokens, WordPiece
 
-__all__ = ["ARCHITECTURES", "Architecture", "summary"]
+__all__ = ["ARCHITECTURES", "Architecture", "architectures", "summary"]
 
 DTYPES = ("float32", "float16", "bfloat16")  # supported dtypes, all converted to float32
-OPTIONS = {  # of config.json and bert_config.json -> field of `bert.Config`, type, minimum, and default if it has one
-    "vocab_size": ("vocabulary_size", int, 1),
-    "hidden_size": ("width", int, 1),
-    "num_hidden_layers": ("layers", int, 1),
-    "num_attention_heads": ("heads", int, 1),
-    "intermediate_size": ("intermediate", int, 1),
-    "hidden_dropout_prob": ("dropout", float, 0, 0.1),
-    "attention_probs_dropout_prob": ("attention_dropout", float, 0, 0.1),
-    "max_position_embeddings": ("max_positions", int, 1),
-    "type_vocab_size": ("segments", int, 1, 2),
-    "initializer_range": ("initializer_range", float, 0, 0.02),
-    "layer_norm_eps": ("epsilon", float, 0, 1e-12),
-}
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 
 
@@ -50,85 +38,134 @@ REGRESSION = "regression"  # the `problem_type` of a classifier with one number
 _PROBLEMS = {
     "single_label_classification": "classify", REGRESSION: "regress", "multi_label_classification": "multilabel",
 }  # fmt: skip
-ARCHITECTURES = {  # Google's checkpoints have the first two and BertModel
-    "BertForPreTraining": Architecture("pretrainer", ("pooler", "mlm", "nsp")),
-    "BertForMaskedLM": Architecture("pretrainer", ("mlm",)),
-    "BertForNextSentencePrediction": Architecture("classify", ("pooler", "nsp"), bert.NEXT_SENTENCE, pairs=True),
-    "BertForSequenceClassification": Architecture("classify", ("pooler", "classifier"), problems=_PROBLEMS),
-    "BertForTokenClassification": Architecture("tag", ("classifier",)),
-    "BertForQuestionAnswering": Architecture("answer", ("span",), pairs=True),
-    "BertModel": Architecture("embed", ("pooler",)),  # some have no pooler
+_KINDS = {  # what the name of a class ends with -> its contents; Google's checkpoints are the first two and "Model"
+    "ForPreTraining": Architecture("pretrainer", ("pooler", "mlm", "nsp")),
+    "ForMaskedLM": Architecture("pretrainer", ("mlm",)),
+    "ForNextSentencePrediction": Architecture("classify", ("pooler", "nsp"), bert.NEXT_SENTENCE, pairs=True),
+    "ForSequenceClassification": Architecture("classify", ("pooler", "classifier"), problems=_PROBLEMS),
+    "ForTokenClassification": Architecture("tag", ("classifier",)),
+    "ForQuestionAnswering": Architecture("answer", ("span",), pairs=True),
+    "Model": Architecture("embed", ("pooler",)),  # some have no pooler
 }
-BERT = FAMILIES["bert"]  # the family that these formats hold
+LAYERS = {  # part -> our layers
+    "pooler": ("pooler",),
+    "mlm": ("mlm_transform", "mlm_norm", "mlm_bias"),
+    "nsp": ("nsp_logits",),
+    "classifier": ("logits",),
+    "span": ("span_logits",),
+}
+
+
+def architectures(family: Family) -> dict[str, Architecture]:
+    """The model classes of `transformers` that hold models of a family: name -> contents.
+
+    Args:
+        family: one whose folders `transformers` reads.
+
+    >>> [*architectures(FAMILIES["mpnet"])][:2]
+    ['MPNetForMaskedLM', 'MPNetForSequenceClassification']
+    """
+    layout = of_kind(family.layout, Layout)
+    kinds = {}
+    for ending, kind in _KINDS.items():
+        if "nsp" in kind.parts and "nsp_logits" not in layout.names:
+            continue
+        parts = () if ending == "Model" and "pooler" not in layout.names else kind.parts
+        kinds[f"{layout.classes}{ending}"] = kind._replace(parts=parts)
+    return kinds
+
+
+BERT = FAMILIES["bert"]
+ARCHITECTURES = architectures(BERT)
 PARTS = {"pooler": "pooled output", "mlm": "masked language model", "nsp": "next sentence"}  # part -> name in messages
 PARTS |= {"classifier": "classes", "span": "answer spans"}
 
 
-def architecture(parts: Collection[str], classifier: str | None, source: object) -> tuple[str, tuple[str, ...]]:
+def architecture(
+    parts: Collection[str], classifier: str | None, source: object, kinds: Mapping[str, Architecture] = ARCHITECTURES
+) -> tuple[str, tuple[str, ...]]:
     """The model class of `transformers` that has the parts of a checkpoint, and its parts; without an unread pooler.
 
     Args:
         parts: of the checkpoint.
         classifier: the architecture that a part "classifier" belongs to, if it is known.
         source: of the checkpoint, for messages.
+        kinds: the model classes of its family.
     """
     above = set(parts) - {"pooler"}
     if above == {"classifier"}:
-        if classifier in ARCHITECTURES and "classifier" in ARCHITECTURES[classifier].parts:
-            return classifier, ARCHITECTURES[classifier].parts
-        kinds = "BertForSequenceClassification (of texts) and BertForTokenClassification (of tokens) are read"
+        if classifier in kinds and "classifier" in kinds[classifier].parts:
+            return classifier, kinds[classifier].parts
+        of_texts, of_tokens = (
+            next(name for name in kinds if name.endswith(f"For{what}Classification")) for what in ("Sequence", "Token")
+        )
+        read = f"{of_texts} (of texts) and {of_tokens} (of tokens) are read"
         stated = f"it has a classifier, and its architecture is {classifier}"
-        raise ValueError(f"{source}: {stated}; {kinds}: name one in the option architectures")
-    for name, kind in ARCHITECTURES.items():
+        raise ValueError(f"{source}: {stated}; {read}: name one in the option architectures")
+    for name, kind in kinds.items():
         if set(kind.parts) - {"pooler"} == above:
             return name, kind.parts if above or "pooler" in parts else ()
     listed = ", ".join(PARTS[name] for name in PARTS if name in parts)
     raise ValueError(f"{source}: no model has these parts together: {listed}; leave out those of other models")
 
 
-def config(options: SourceOptions, pooler: bool) -> bert.Config:
+def config(options: SourceOptions, pooler: bool, family: Family = BERT) -> Config:
     """The sizes in a config.json or bert_config.json, which have the same keys; a ValueError names a wrong option.
 
     Args:
         options: those of the file.
         pooler: whether the model has one.
+        family: of the model.
     """
-    activation = options.get("hidden_act", str, default="gelu")
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"{options.source}: the option hidden_act is {activation!r}; one of {', '.join(ACTIVATIONS)}")
-    fields = {}
-    for name, (field, kind, least, *default) in OPTIONS.items():
+    layout = of_kind(family.layout, Layout)
+    fields: dict[str, Any] = {}
+    for name, (field, kind, least, *default) in layout.options.items():
+        if kind is str:
+            activation = options.get(name, str, default=default[0])
+            if activation not in ACTIVATIONS:
+                known = ", ".join(ACTIVATIONS)
+                raise ValueError(f"{options.source}: the option {name} is {activation!r}; one of {known}")
+            fields[field] = ACTIVATIONS[activation]
+            continue
         kinds = (float, int) if kind is float else int
-        bounds = {"most": most(bert.Config, field)} if field == "layers" else {}
+        bounds = {"most": most(family.config, field)} if field == "layers" else {}
         fields[field] = kind(options.get(name, kinds, least, *default, **bounds))
+    if (unread := layout.unread_positions) >= fields["max_positions"]:
+        raise ValueError(f"{options.source}: the option max_position_embeddings is too small: {unread} are of no token")
+    fields["max_positions"] -= unread
     try:
-        return bert.Config(**fields, activation=ACTIVATIONS[activation], pooler=pooler)
+        return family.config(**fields, pooler=pooler)
     except ValueError as error:
         raise ValueError(f"{options.source}: {error}") from None
 
 
 def build(bundle: Bundle) -> keras.Model:
-    """The BERT that a bundle describes, with random weights, on any backend of Keras."""
-    config = bert.Config(**bundle.config)
-    if bundle.task in BERT.pretraining:
-        return BERT.pretraining[bundle.task](config, 0)
-    return tasks.get(bundle.task).head(bert.encoder(config), bundle)
+    """The Transformer encoder that a bundle describes, with its head and random weights, on any backend of Keras."""
+    family = FAMILIES[bundle.family]
+    config = family.config(**bundle.config)
+    if bundle.task in family.pretraining:
+        return family.pretraining[bundle.task](config, 0)
+    return tasks.get(bundle.task).head(family.encoder(config), bundle)
 
 
-def architecture_to_write(bundle: Bundle, architecture: str | None = None) -> str:
+def architecture_to_write(bundle: Bundle, architecture: str | None = None, only_bert: bool = True) -> str:
     """The model class of `transformers` that holds a model; a ValueError says why none does, or not `architecture`.
 
     Args:
         bundle: of the model.
         architecture: the class to write; None: the first one that fits.
+        only_bert: the format holds no other families.
     """
-    if FAMILIES[bundle.family] is not BERT:
+    family = FAMILIES[bundle.family]
+    if family.layout is None or (only_bert and family is not BERT):
         raise ValueError(f"a model of the family {bundle.family!r}: this format holds a BERT")
+    encoder = f"{family.layout.classes}Model"
     positions, pooler = bundle.config.get("positions", "learned"), bundle.config.get("pooler", True)
     if positions != "learned":
         raise ValueError(f"positions={positions!r}: `transformers`' BERT has learned ones only")
     absent = set() if next_sentence(bundle) else {"BertForNextSentencePrediction"}
-    kinds = {name: kind for name, kind in ARCHITECTURES.items() if name not in absent}
+    known = architectures(family)
+    kinds = {name: kind for name, kind in known.items() if name not in absent}
     fitting = [name for name, kind in kinds.items() if bundle.task in (kind.task, *kind.problems.values())]
     if architecture is None:
         reasons = {
@@ -140,12 +177,12 @@ def architecture_to_write(bundle: Bundle, architecture: str | None = None) -> st
         if reason := next((reason for reason, applies in reasons.items() if applies), None):
             raise ValueError(
                 f"this model reads {reason}, which `transformers`' does not; its encoder alone is "
-                'written with architecture="BertModel"'
+                f'written with architecture="{encoder}"'
             )
         return next(name for name in fitting if pooler or name != "BertForPreTraining")
-    if architecture not in ARCHITECTURES:
-        raise ValueError(f"architecture {architecture!r}: one of {', '.join(ARCHITECTURES)}")
-    if architecture not in (*fitting, "BertModel"):
+    if architecture not in known:
+        raise ValueError(f"architecture {architecture!r}: one of {', '.join(known)}")
+    if architecture not in (*fitting, encoder):
         classes = f" of {', '.join(bundle.labels[:6])}" if bundle.labels else ""
         raise ValueError(f"architecture {architecture!r}: it does not hold the task {bundle.task!r}{classes}")
     return architecture
@@ -162,7 +199,7 @@ def multiplied_out(model: keras.Model, bundle: Bundle) -> tuple[keras.Model, Bun
     plain = replace(bundle, config=bundle.config | {"embedding_width": None})
     own = build(plain)
     copy_weights(model, own, skip=["token_embedding"])
-    own.get_layer("token_embedding").set_weights([bert.token_vectors(model)])
+    own.get_layer("token_embedding").set_weights([token_vectors(model)])
     return own, plain
 
 
@@ -171,9 +208,10 @@ def load(
     stored: Mapping[str, Any],
     weight_map: Sequence[Tensor],
     ignored: Collection[str],
-    config: bert.Config,
+    config: Config,
     task: str,
     pairs: bool = False,
+    family: str = "bert",
     **fields: Any,
 ) -> tuple[keras.Model, Bundle]:
     """The model of a checkpoint, with its weights, and its bundle, of which `fields` are further fields.
@@ -183,20 +221,21 @@ def load(
         config: the sizes.
         task: name of the task, or of a pretraining.
         pairs: whether it reads pairs of texts.
+        family: name of the family.
         fields: further fields of the bundle.
     """
-    if pairs and config.segments < 2:
+    if pairs and getattr(config, "segments", 2) < 2:
         raise ValueError(f"{source}: its options have one segment (type_vocab_size); a model of pairs of texts needs 2")
     check(weight_map, stored, source, ignored, DTYPES)
     fields = {"max_length": config.max_positions} | fields
-    fields |= {"task": task} if task in BERT.pretraining else tasks.bundle_fields(task, pairs)
-    bundle = Bundle("bert", config=asdict(config), **fields)
+    fields |= {"task": task} if task in FAMILIES[family].pretraining else tasks.bundle_fields(task, pairs)
+    bundle = Bundle(family, config=asdict(config), **fields)
     model = build(bundle)
     fill(model, weight_map, stored, source)
     return model, bundle
 
 
-def unread_pooler(stored: Collection[str], prefix: str, config: bert.Config, source: object) -> set[str]:
+def unread_pooler(stored: Collection[str], prefix: str, config: Config, source: object) -> set[str]:
     """The names of a pooler in `stored`, if the model has none as no head reads it; a warning reports them.
 
     Args:
@@ -211,13 +250,16 @@ def unread_pooler(stored: Collection[str], prefix: str, config: bert.Config, sou
     return names
 
 
-def vocabulary(pieces: Sequence[str], rows: int, source: object) -> tuple[str, ...]:
+def vocabulary(
+    pieces: Sequence[str], rows: int, source: object, special_tokens: SpecialTokens = BERT_TOKENS
+) -> tuple[str, ...]:
     """The word pieces that have a row in the embedding; a warning reports those left out.
 
     Args:
         pieces: of the vocabulary.
         rows: of the embedding.
         source: of the vocabulary, for messages.
+        special_tokens: of the vocabulary.
     """
     if len(pieces) > rows:
         what = f"of {len(pieces)} pieces those from {pieces[rows]!r} on, for the embedding has {rows} rows"
@@ -226,7 +268,7 @@ def vocabulary(pieces: Sequence[str], rows: int, source: object) -> tuple[str, .
     if broken is not None:
         raise ValueError(f"{source}: the piece {broken!r} has a line end in it, which no {VOCAB} can hold")
     try:
-        WordPiece(pieces[:rows])
+        WordPiece(pieces[:rows], special_tokens=special_tokens)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
     return tuple(pieces[:rows])
@@ -264,7 +306,7 @@ def summary(model: keras.Model, bundle: Bundle) -> str:
     """A summary of a converted checkpoint, in four or five lines.
 
     Args:
-        model, bundle: a BERT of any task.
+        model, bundle: a Transformer encoder with any head.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
     >>> size = bert.SIZES["bert_2_64_2"]
@@ -279,8 +321,10 @@ def summary(model: keras.Model, bundle: Bundle) -> str:
     if next_sentence(bundle):
         layers |= {"nsp": "logits", "classifier": ""}
     present = [words for part, words in PARTS.items() if layers[part] in names]
-    missing = [words for words in PARTS.values() if words not in present]
-    size = bert.Config(**bundle.config)
+    family = FAMILIES[bundle.family]
+    possible = {part for kind in architectures(family).values() for part in kind.parts}
+    missing = [words for part, words in PARTS.items() if part in possible and words not in present]
+    size = family.config(**bundle.config)
     lines = [
         f"{bundle.task}: {size.layers} layers of width {size.width}, {size.heads} heads, {size.vocabulary_size} "
         f"pieces, positions for {size.max_positions}, {'lower-cased' if bundle.lowercase else 'cased'} text; "

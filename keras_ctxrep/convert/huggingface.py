@@ -1,6 +1,6 @@
-"""Hugging Face folders of BERT models: config.json, model.safetensors and the tokenizer's files.
+"""Hugging Face folders of BERT and its relatives: config.json, model.safetensors and the tokenizer's files.
 
-https://github.com/huggingface/transformers, `models/bert/modeling_bert.py`;
+https://github.com/huggingface/transformers, `models/*/modeling_*.py`, see the `Layout` of each family;
 https://github.com/huggingface/safetensors for the format of the weights.
 """
 
@@ -11,6 +11,7 @@ import struct
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +20,33 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from keras_ctxrep.atomic import atomic_folder
-from keras_ctxrep.checks import first_line, printable, read_json, regular, warn
+from keras_ctxrep.checks import first_line, of_kind, printable, read_json, regular, warn
 from keras_ctxrep.convert import bert as common
-from keras_ctxrep.convert import google
-from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS
+from keras_ctxrep.convert import layouts
+from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS, Architecture
 from keras_ctxrep.convert.options import SourceOptions
-from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, arrays, listed, package
-from keras_ctxrep.models import bert
+from keras_ctxrep.convert.weights import StoredTensor, Tensor, arrays, listed, package
+from keras_ctxrep.models.families import FAMILIES, Family
+from keras_ctxrep.models.transformer import Config, Layout
 from keras_ctxrep.text.artifacts import VOCAB
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.tokens import SPECIAL_PIECES, read_vocab, vocab_text
+from keras_ctxrep.text.tokens import SpecialTokens, read_vocab, vocab_text
 
 __all__ = ["read", "weight_map", "write"]
 
 OPTIONS, TOKENIZER, TOKENIZER_OPTIONS = "config.json", "tokenizer.json", "tokenizer_config.json"
 WEIGHTS, PICKLED = "model.safetensors", "pytorch_model.bin"
-HEADS = {"mlm": "cls.predictions.", "nsp": "cls.seq_relationship.", "classifier": "classifier.", "span": "qa_outputs."}
 POSITIONS = "embeddings.position_ids"  # a buffer, not a weight
-BIAS, TIED_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
-WORDS, TIED_WORDS = "embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64"}
-TOKENIZERS = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend")
+TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # beside the one that the family has
 ADDED = "added_tokens.json"
 MODULES, MODULE_OPTIONS = "modules.json", "sentence_bert_config.json"  # of sentence-transformers
 README = "README.md"
-PIPELINES = {  # model class -> the Hub's name of what it does
-    "BertForPreTraining": "fill-mask",
-    "BertForMaskedLM": "fill-mask",
-    "BertForNextSentencePrediction": "text-classification",
-    "BertForSequenceClassification": "text-classification",
-    "BertForTokenClassification": "token-classification",
-    "BertForQuestionAnswering": "question-answering",
+PIPELINES = {  # task -> the Hub's name of what its models do
+    "pretrainer": "fill-mask",
+    "classify": "text-classification",
+    "tag": "token-classification",
+    "answer": "question-answering",
 }
 TRUNCATED = "config_sentence_transformers.json"
 # how a text is pooled -> the option of sentence-transformers
@@ -62,7 +59,7 @@ _INDICES = (f"{WEIGHTS}.index.json", f"{PICKLED}.index.json")
 STALE = (ADDED, "special_tokens_map.json", *_INDICES, MODULES, MODULE_OPTIONS)
 # CVE-2025-32434 and CVE-2026-24747: earlier versions may execute code in a file despite weights_only=True
 TORCH = (2, 10)
-SPECIAL = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")}
+SPECIAL = ("unk", "sep", "pad", "cls", "mask")  # NAME_token in tokenizer_config.json
 
 
 def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bundle]:
@@ -71,9 +68,8 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
     The architecture is determined by the tensors, and by config.json where they are ambiguous. Warnings report heads
     in config.json without weights, a pooler that no head reads, tokens added to the vocabulary, which are not
     recognised in texts, and modules of sentence-transformers with weights on top of the model. How these pool a text is
-    kept in the bundle. Weights in float16 and bfloat16 are
-    converted to float32. The only unpickling is by `torch.load(weights_only=True)` in PyTorch versions in which that is
-    safe.
+    kept in the bundle. Weights in float16 and bfloat16 are converted to float32. The only unpickling is by
+    `torch.load(weights_only=True)` in PyTorch versions in which that is safe.
 
     Args:
         folder: a folder with config.json, model.safetensors or pytorch_model.bin (whole or in shards), and vocab.txt or
@@ -100,43 +96,52 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
         problem = f"no {OPTIONS} in it; a Hugging Face folder has one" if folder.is_dir() else "no such folder"
         raise ValueError(f"{folder}: {problem}")
     options = SourceOptions(folder / OPTIONS)
-    _check_supported(options)
+    family = _family(options)
+    layout = of_kind(family.layout, Layout)
     weights, stored = _tensors(folder)
-    prefix = "bert." if any(name.startswith("bert.") for name in stored) else ""
-    name, parts = _architecture(options, stored, prefix, weights)
-    config = common.config(options, "pooler" in parts)
-    classes = _classes(stored, parts)
+    prefix = f"{layout.model_type}."
+    prefix = prefix if any(name.startswith(prefix) for name in stored) else ""
+    name, parts = _architecture(options, stored, prefix, weights, family)
+    config = common.config(options, "pooler" in parts, family)
+    kind = _architectures()[name][0]
+    names = layout.names | (layout.classifier if kind.problems else {})
+    classes = _classes(stored, f"{names['logits']}.weight", parts)
     tensors = weight_map(config, name, classes, prefix, any(name.endswith(".LayerNorm.gamma") for name in stored))
-    ignored = _copies(stored, prefix, config, options, weights)
-    ignored |= common.unread_pooler(stored, f"{prefix}pooler.", config, weights)
-    task, fields = _head(options, name, classes, config)
-    kind = ARCHITECTURES[name]
+    ignored = _copies(stored, prefix, config, options, weights, layout)
+    if pooler := layout.names.get("pooler"):
+        unread = config if names["pooler"] == pooler else replace(config, pooler=False)  # the head has its own
+        ignored |= common.unread_pooler(stored, f"{prefix}{pooler[1:].partition('.')[0]}.", unread, weights)
+    for start, what in layout.left_out.items():
+        if left_out := {name for name in stored if name.startswith(start)}:
+            common.warn_left_out(weights, what)
+            ignored |= left_out
+    task, fields = _head(options, kind, classes, config, layout)
     if pairs and not (kind.problems or kind.labels):
         raise ValueError(f"{weights}: read as {name}; pairs are for a classifier of texts")
     fields["pairs"] = options.get(PAIRS, bool, default=kind.pairs) if pairs is None else pairs
-    fields |= _preparation(folder, options, config)
+    fields |= _preparation(folder, options, config, layout)
     fields |= _pooling(folder)
-    return common.load(weights, stored, tensors, ignored, config, task, **fields)
+    return common.load(weights, stored, tensors, ignored, config, task, family=layout.model_type, **fields)
 
 
 def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: str | None = None) -> None:
     """Writes config.json, model.safetensors, vocab.txt, tokenizer.json and tokenizer_config.json.
 
     Of an encoder also the modules by which sentence-transformers pools a text as the bundle says, and with
-    `huggingface_hub` README.md, the model card with the Hub's data. The tensors are
-    exactly those of the model class in `transformers`. An encoder without a pooler must be loaded as BertModel with
-    add_pooling_layer=False, which cannot be stored in the files; a warning says so.
+    `huggingface_hub` README.md, the model card with the Hub's data. The tensors are exactly those of the model class in
+    `transformers`; the rows of positions that no token has are zero. An encoder without a pooler must be loaded as
+    BertModel or MPNetModel with add_pooling_layer=False, which cannot be stored in the files; a warning says so.
 
     Args:
         folder: the folder to write.
-        model: a BERT of any task.
+        model: a BERT or a relative of it, of any task.
         bundle: the bundle of the model.
         architecture: the model class to write, e.g. "BertModel" for the encoder of a pretrainer; its heads are then
             left out. None: the class with the same heads.
 
     Raises:
-        ValueError: the model is not a BERT, does not match the bundle, or has no equivalent in `transformers`; or the
-            folder has files of another model that would not be overwritten.
+        ValueError: the model is of another family, does not match the bundle, or has no equivalent in `transformers`;
+            or the folder has files of another model that would not be overwritten.
 
     >>> import tempfile
     >>> from dataclasses import asdict
@@ -147,29 +152,33 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
     ...     read(folder)[0].name
     'bert_encoder'
     """
-    name = common.architecture_to_write(bundle, architecture)
+    name = common.architecture_to_write(bundle, architecture, only_bert=False)
+    kind, layout = _architectures()[name]
+    encoder = kind.task == "embed"
     model, bundle = common.multiplied_out(model, bundle)
-    config = bert.Config(**bundle.config)
-    if name == "BertModel":
-        config = replace(config, pooler=any(layer.name == "pooler" for layer in model.layers))
+    config = FAMILIES[bundle.family].config(**bundle.config)
+    if encoder:
+        pooler = "pooler" in layout.names and any(layer.name == "pooler" for layer in model.layers)
+        config = replace(config, pooler=pooler)
     tensors = weight_map(config, name, len(bundle.labels) or 1)
     tokenizer = {
-        "tokenizer_class": "BertTokenizer",
+        "tokenizer_class": f"{layout.classes}Tokenizer",
         "do_lower_case": bundle.lowercase,
         "strip_accents": bundle.strip_accents,
         "tokenize_chinese_chars": bundle.split_cjk,
         "model_max_length": bundle.max_length,
     }
+    special = {f"{name}_token": getattr(bundle.special_tokens, name) for name in SPECIAL}
     files = {
         VOCAB: vocab_text(bundle.vocab),
         TOKENIZER: _tokenizer(bundle).to_str(pretty=True),
-        TOKENIZER_OPTIONS: json.dumps(tokenizer | SPECIAL, indent=1) + "\n",
-        OPTIONS: json.dumps(_config_json(bundle, config, name), indent=1, ensure_ascii=False) + "\n",
+        TOKENIZER_OPTIONS: json.dumps(tokenizer | special, indent=1) + "\n",
+        OPTIONS: json.dumps(_config_json(bundle, config, name, kind, layout), indent=1, ensure_ascii=False) + "\n",
     }
-    if name == "BertModel" and bundle.pooling in POOLINGS:
+    if encoder and bundle.pooling in POOLINGS:
         files |= _modules(bundle, config)
     if importlib.util.find_spec("huggingface_hub"):
-        files[README] = _readme(bundle, name, MODULES in files)
+        files[README] = _readme(bundle, name, kind.task, MODULES in files)
     stale = [file for file in STALE if file not in files and (Path(folder) / file).exists()]
     if stale:
         raise ValueError(f"{folder}: it has {', '.join(stale)} of another model; write to an empty folder")
@@ -178,22 +187,22 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
         for file, text in files.items():
             (new / file).parent.mkdir(exist_ok=True)
             (new / file).write_bytes(text.encode())
-    if name == "BertModel" and not config.pooler:
+    if encoder and not config.pooler and "pooler" in layout.names:
         warnings.warn(
-            f"{folder}: an encoder without a pooler; load it with BertModel.from_pretrained(..., "
+            f"{folder}: an encoder without a pooler; load it with {name}.from_pretrained(..., "
             "add_pooling_layer=False), for AutoModel would make a random one",
             stacklevel=2,
         )
 
 
 def weight_map(
-    config: bert.Config, architecture: str, classes: int = 2, prefix: str | None = None, old_norms: bool = False
+    config: Config, architecture: str, classes: int = 2, prefix: str | None = None, old_norms: bool = False
 ) -> list[Tensor]:
-    """The weight map of an architecture: Google's, with other names.
+    """The weight map of an architecture, by the names in the family's `models.transformer.Layout`.
 
     Args:
         config: sizes.
-        architecture: a name in `ARCHITECTURES`.
+        architecture: name of a model class of `transformers`, as "BertModel".
         classes: number of classes of a classifier.
         prefix: prefix of the names of the encoder's tensors; None: as `transformers` writes them.
         old_norms: whether the weights of layer norms are named "gamma" and "beta".
@@ -201,43 +210,37 @@ def weight_map(
     >>> [tensor.name for tensor in weight_map(bert.Config(layers=1), "BertForTokenClassification")][-1]
     'classifier.bias'
     """
-    parts = ARCHITECTURES[architecture].parts
-    if architecture == "BertModel" and not config.pooler:
-        parts = ()
+    kind, layout = _architectures()[architecture]
+    parts = kind.parts if kind.task != "embed" or config.pooler else ()
     if prefix is None:
-        prefix = "" if architecture == "BertModel" else "bert."
-    tensors = [_as_in_transformers(tensor, prefix, old_norms) for tensor in google.weight_map(config, parts)]
-    if architecture == "BertForNextSentencePrediction":  # our model is a classifier of two classes
-        ours = {"nsp_logits/kernel": "logits/kernel", "nsp_logits/bias": "logits/bias"}
-        tensors = [tensor._replace(ours=tuple(ours.get(path, path) for path in tensor.ours)) for tensor in tensors]
-    for part, units, ours in (("classifier", classes, "logits"), ("span", 2, "span_logits")):
-        if part in parts:
-            tensors += [
-                Tensor(f"{HEADS[part]}weight", (units, config.width), (f"{ours}/kernel",), **TRANSPOSED),
-                Tensor(f"{HEADS[part]}bias", (units,), (f"{ours}/bias",)),
-            ]
-    return tensors
+        prefix = "" if kind.task == "embed" else f"{layout.model_type}."
+    names = layout.names | (layout.classifier if kind.problems else {})
+    if kind.labels:  # our model is a classifier of two classes
+        names |= {"logits": names["nsp_logits"]}
+        parts = ("pooler", "classifier")
+    heads = [layer for part in common.LAYERS for layer in common.LAYERS[part] if part in parts]
+    return layouts.weight_map(config, replace(layout, names=names), heads, classes, prefix, old_norms)
 
 
-def _as_in_transformers(tensor: Tensor, prefix: str, old_norms: bool) -> Tensor:
-    stem, _, last = tensor.name.replace("/layer_", "/layer/").replace("/", ".").rpartition(".")
-    stem = prefix + stem.removeprefix("bert.") if stem.startswith("bert.") else stem
-    if last == "kernel":
-        tensor = tensor._replace(shape=tensor.shape[::-1], **TRANSPOSED)
-    if last.endswith("_embeddings"):
-        return tensor._replace(name=f"{stem}.{last}.weight")
-    names = {"kernel": "weight", "output_weights": "weight", "output_bias": "bias"}
-    names |= {} if old_norms else {"gamma": "weight", "beta": "bias"}
-    return tensor._replace(name=f"{stem}.{names.get(last, last)}")
+@cache
+def _architectures() -> dict[str, tuple[Architecture, Layout]]:
+    """The model classes of all families: name -> its contents, and the layout of its family."""
+    return {
+        name: (kind, family.layout)
+        for family in FAMILIES.values()
+        if family.layout is not None
+        for name, kind in common.architectures(family).items()
+    }
 
 
 # -------------------------------------------------------------------------------------------------------- config.json
 
 
-def _check_supported(options: SourceOptions) -> None:
-    """Raises if the file describes a model that is not supported."""
+def _family(options: SourceOptions) -> Family:
+    """The family of the model that the file describes; raises if it is not supported."""
+    families = {family.layout.model_type: family for family in FAMILIES.values() if family.layout is not None}
     for name, kind, supported in (
-        ("model_type", str, ("bert",)),
+        ("model_type", str, tuple(families)),
         ("position_embedding_type", str, ("absolute",)),
         ("is_decoder", bool, (False,)),
         ("add_cross_attention", bool, (False,)),
@@ -248,18 +251,25 @@ def _check_supported(options: SourceOptions) -> None:
         if value not in supported:
             readable = " or ".join(map(repr, supported))
             raise ValueError(f"{options.source}: the option {name} is {value!r}; only {readable} is read")
+    return families[options.get("model_type", str, default="bert")]
 
 
 def _architecture(
-    options: SourceOptions, stored: Collection[str], prefix: str, source: Path
+    options: SourceOptions, stored: Collection[str], prefix: str, source: Path, family: Family
 ) -> tuple[str, tuple[str, ...]]:
     """The name and the parts of the model, by its tensors; warns if config.json names heads that have no weights."""
-    starts = HEADS | {"pooler": f"{prefix}pooler."}
-    present = {part for part, start in starts.items() if any(name.startswith(start) for name in stored)}
+    kinds, layout = common.architectures(family), of_kind(family.layout, Layout)
+    present = set()
+    for part, layers in common.LAYERS.items():
+        for names in (layout.names, layout.classifier):
+            modules = [names[layer] for layer in layers if layer in names]
+            starts = [f"{prefix}{name[1:]}." if name[0] == "." else f"{name}." for name in modules]
+            if any(name.startswith(start) for name in stored for start in starts):
+                present.add(part)
     names = [printable(name, 60) for name in options.get("architectures", list, default=[])]
-    supported = next((name for name in names if name in ARCHITECTURES), None)
-    name, parts = common.architecture(present, supported or ", ".join(names) or None, source)
-    missing = set(ARCHITECTURES[supported].parts) - present if supported else ()
+    supported = next((name for name in names if name in kinds), None)
+    name, parts = common.architecture(present, supported or ", ".join(names) or None, source, kinds)
+    missing = set(kinds[supported].parts) - present if supported else ()
     if missing:
         heads = ", ".join(words for part, words in PARTS.items() if part in missing)
         message = f"{OPTIONS} says {supported}, but there are no weights for: {heads}; read as {name}"
@@ -267,17 +277,18 @@ def _architecture(
     return name, parts
 
 
-def _classes(stored: Mapping[str, Any], parts: Collection[str]) -> int:
-    kernel = stored.get(f"{HEADS['classifier']}weight")
+def _classes(stored: Mapping[str, Any], name: str, parts: Collection[str]) -> int:
+    kernel = stored.get(name)
     return kernel.shape[0] if "classifier" in parts and kernel is not None and kernel.shape else 2
 
 
-def _head(options: SourceOptions, name: str, classes: int, config: bert.Config) -> tuple[str, dict[str, Any]]:
+def _head(
+    options: SourceOptions, kind: Architecture, classes: int, config: Config, layout: Layout
+) -> tuple[str, dict[str, Any]]:
     """The task, and the fields of the bundle for its head."""
-    kind = ARCHITECTURES[name]
     if not (kind.labels or "classifier" in kind.parts):
         return kind.task, {}
-    dropout = options.get("classifier_dropout", (float, int), 0, config.dropout, most=1)
+    dropout = options.get(layout.classifier_dropout, (float, int), 0, config.dropout, most=1)
     problem = options.get("problem_type", str, default="")
     if problem == common.REGRESSION and kind.problems and classes != 1:
         raise ValueError(f"{options.source}: the option problem_type is {problem!r}, of {classes} classes; one is read")
@@ -303,15 +314,17 @@ def _labels(options: SourceOptions, classes: int) -> tuple[str, ...]:
     return labels
 
 
-def _config_json(bundle: Bundle, config: bert.Config, name: str) -> dict[str, Any]:
-    kind = ARCHITECTURES[name]
+def _config_json(bundle: Bundle, config: Config, name: str, kind: Architecture, layout: Layout) -> dict[str, Any]:
+    fields = vars(config) | {
+        "activation": {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}[config.activation],
+        "max_positions": config.max_positions + layout.unread_positions,
+    }
     options: dict[str, Any] = {
         "architectures": [name],
-        "model_type": "bert",
-        "hidden_act": {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}[config.activation],
-        **{option: getattr(config, field) for option, (field, *_) in common.OPTIONS.items()},
+        "model_type": layout.model_type,
+        **{option: fields[field] for option, (field, *_) in layout.options.items()},
         "position_embedding_type": "absolute",
-        "pad_token_id": bundle.vocab.index("[PAD]"),
+        "pad_token_id": bundle.vocab.index(bundle.special_tokens.pad),
         "tie_word_embeddings": True,
     }
     if "classifier" in kind.parts:
@@ -319,7 +332,7 @@ def _config_json(bundle: Bundle, config: bert.Config, name: str) -> dict[str, An
         options |= {
             "id2label": {str(index): label for index, label in enumerate(labels)},
             "label2id": {label: index for index, label in enumerate(labels)},
-            "classifier_dropout": bundle.head.get("dropout", 0.1),
+            layout.classifier_dropout: bundle.head.get("dropout", 0.1),
         }
     problem = {task: name for name, task in kind.problems.items()}.get(bundle.task)
     if problem and problem != "single_label_classification":  # which is the default
@@ -418,23 +431,36 @@ def _refuse_pickle(path: Path) -> dict[str, StoredTensor]:
 
 
 def _copies(
-    stored: dict[str, StoredTensor], prefix: str, config: bert.Config, options: SourceOptions, source: Path
+    stored: dict[str, StoredTensor],
+    prefix: str,
+    config: Config,
+    options: SourceOptions,
+    source: Path,
+    layout: Layout,
 ) -> set[str]:
     """Names of tensors that are no weights or copies of other tensors; checks that the copies are equal."""
     names, positions = set(), f"{prefix}{POSITIONS}"
     if positions in stored:
-        if not np.array_equal(stored[positions][()].ravel(), np.arange(config.max_positions)):
-            raise ValueError(f"{source}: {positions} is not 0 to {config.max_positions - 1}, the order of positions")
+        rows = config.max_positions + layout.unread_positions
+        if not np.array_equal(stored[positions][()].ravel(), np.arange(rows)):
+            raise ValueError(f"{source}: {positions} is not 0 to {rows - 1}, the order of positions")
         names.add(positions)
-    if TIED_BIAS in stored and BIAS not in stored:
-        stored[BIAS] = stored.pop(TIED_BIAS)
+    bias, tied_bias, tied_words = (
+        f"{name}.{kind}"
+        for name, kind in ((layout.names["mlm_bias"], "bias"), (layout.decoder, "bias"), (layout.decoder, "weight"))
+    )
+    if tied_bias in stored and bias not in stored:
+        stored[bias] = stored.pop(tied_bias)
     tied = options.get("tie_word_embeddings", bool, default=True)
-    for copy, original in ((TIED_BIAS, BIAS), (TIED_WORDS, f"{prefix}{WORDS}")):
+    words = f"{prefix}{layout.names['token_embedding'][1:]}.weight"
+    for copy, original in ((tied_bias, bias), (tied_words, words)):
+        if copy == original:  # the layer has its bias itself
+            continue
         if copy in stored and original in stored:
             if not np.array_equal(stored[copy][()], stored[original][()]):
                 raise ValueError(f"{source}: {copy} is not {original}; our model has one for both")
             names.add(copy)
-        elif copy == TIED_WORDS and BIAS in stored and not tied:
+        elif copy == tied_words and bias in stored and not tied:
             raise ValueError(f"{source}: missing: {copy}; {options.source} says tie_word_embeddings: false")
     return names
 
@@ -461,16 +487,19 @@ def _write_safetensors(path: Path, tensors: Sequence[Tensor], values: Iterable[t
 # ---------------------------------------------------------------------------------------------------------- tokenizer
 
 
-def _preparation(folder: Path, model: SourceOptions, config: bert.Config) -> dict[str, Any]:
+def _preparation(folder: Path, model: SourceOptions, config: Config, layout: Layout) -> dict[str, Any]:
     """The fields of the bundle for text preparation; `model` is config.json."""
     paths = {name: folder / name for name in (VOCAB, TOKENIZER, TOKENIZER_OPTIONS)}
     exists = {name: path.is_file() for name, path in paths.items()}
     options = SourceOptions(paths[TOKENIZER_OPTIONS], None if exists[TOKENIZER_OPTIONS] else {})
     tokenizer_class = options.get("tokenizer_class", str, default=None)
-    kind = tokenizer_class or model.get("tokenizer_class", str, default=TOKENIZERS[0])  # the order of `transformers`
-    if kind not in TOKENIZERS:
+    own = f"{layout.classes}Tokenizer", f"{layout.classes}TokenizerFast"
+    known = (*own, *TOKENIZERS)
+    kind = tokenizer_class or model.get("tokenizer_class", str, default=own[0])  # the order of `transformers`
+    if kind not in known:
         source = options.source if tokenizer_class else model.source
-        raise ValueError(f"{source}: the option tokenizer_class is {kind!r}; one of {', '.join(TOKENIZERS)}")
+        raise ValueError(f"{source}: the option tokenizer_class is {kind!r}; one of {', '.join(known)}")
+    special = _special_tokens(options, layout)
     tokenizer = SourceOptions(paths[TOKENIZER], None if exists[TOKENIZER] else {})
     if exists[VOCAB]:
         source, pieces = paths[VOCAB], read_vocab(paths[VOCAB])
@@ -478,18 +507,18 @@ def _preparation(folder: Path, model: SourceOptions, config: bert.Config) -> dic
         source, pieces = paths[TOKENIZER], _pieces(tokenizer)
     else:
         raise ValueError(f"{folder}: no {VOCAB} in it, and no {TOKENIZER}")
-    vocab = common.vocabulary(pieces, config.vocabulary_size, source)
-    complete = tokenizer_class in TOKENIZERS[:2] and options.get("do_lower_case", bool, default=None) is not None
+    vocab = common.vocabulary(pieces, config.vocabulary_size, source, special)
+    complete = tokenizer_class in own and options.get("do_lower_case", bool, default=None) is not None
     if exists[TOKENIZER] and not complete:
         for part, needed in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer")):
             actual = tokenizer.get(f"{part}.type", str, default=None)
             if actual != needed:
                 raise ValueError(
                     f"{tokenizer.source}: its {part} is {actual or 'missing'}; {needed} is needed, or a "
-                    f"{TOKENIZER_OPTIONS} with tokenizer_class {TOKENIZERS[0]} and do_lower_case"
+                    f"{TOKENIZER_OPTIONS} with tokenizer_class {own[0]} and do_lower_case"
                 )
     normalizer = SourceOptions(paths[TOKENIZER], tokenizer.get("normalizer", dict, default={}))
-    _warn_of_added_tokens(folder, tokenizer, options)
+    _warn_of_added_tokens(folder, tokenizer, options, special)
 
     def setting(name: str, fallback: str, default: bool | None) -> Any:
         return options.get(name, bool, default=normalizer.get(fallback, bool, default=default))
@@ -502,6 +531,7 @@ def _preparation(folder: Path, model: SourceOptions, config: bert.Config) -> dic
         longest = SourceOptions(folder / MODULE_OPTIONS).get("max_seq_length", int, 1, longest)
     return {
         "vocab": vocab,
+        "special_tokens": special,
         "lowercase": lowercase,
         "strip_accents": None if accents == lowercase else accents,
         "split_cjk": setting("tokenize_chinese_chars", "handle_chinese_chars", True),
@@ -509,14 +539,25 @@ def _preparation(folder: Path, model: SourceOptions, config: bert.Config) -> dic
     }
 
 
-def _warn_of_added_tokens(folder: Path, tokenizer: SourceOptions, options: SourceOptions) -> None:
+def _special_tokens(options: SourceOptions, layout: Layout) -> SpecialTokens:
+    """The special tokens that tokenizer_config.json names; of others those of the family."""
+    names = {}
+    for name in SPECIAL:
+        token = options.get(f"{name}_token", (str, dict), default=getattr(layout.special_tokens, name))
+        names[name] = token if isinstance(token, str) else SourceOptions(options.source, token).get("content", str)
+    return replace(layout.special_tokens, **names)
+
+
+def _warn_of_added_tokens(
+    folder: Path, tokenizer: SourceOptions, options: SourceOptions, special: SpecialTokens
+) -> None:
     """Warns of added tokens, which `transformers` recognises in texts and our tokenizer does not."""
     entries = tokenizer.get("added_tokens", list, default=[])
     entries = [*entries, *options.get("added_tokens_decoder", dict, default={}).values()]
     tokens = [entry.get("content") for entry in entries if isinstance(entry, dict)]
     if (folder / ADDED).is_file():
         tokens += SourceOptions(folder / ADDED).values
-    names = [printable(name, 60) for name in dict.fromkeys(map(str, tokens)) if name not in SPECIAL_PIECES]
+    names = [printable(name, 60) for name in dict.fromkeys(map(str, tokens)) if name not in special.pieces]
     if names:
         common.warn_left_out(folder, f"added tokens, which are not looked for in texts: {listed(names)}")
 
@@ -552,20 +593,20 @@ def _pooling(folder: Path) -> dict[str, Any]:
     return fields
 
 
-def _readme(bundle: Bundle, architecture: str, sentences: bool) -> str:
+def _readme(bundle: Bundle, architecture: str, task: str, sentences: bool) -> str:
     """The model card, and before it what the Hub sorts models by, see https://huggingface.co/docs/hub/model-cards."""
     from huggingface_hub import ModelCardData
 
     data = ModelCardData(
         library_name="sentence-transformers" if sentences else "transformers",
-        pipeline_tag=PIPELINES.get(architecture, "sentence-similarity" if sentences else "feature-extraction"),
-        tags=["keras_ctxrep", "bert"],
+        pipeline_tag=PIPELINES.get(task, "sentence-similarity" if sentences else "feature-extraction"),
+        tags=["keras_ctxrep", bundle.family],
     )
     card = bundle.card.strip() or f"# {architecture}\n\nWritten by `ctxrep convert --to huggingface`."
     return f"---\n{data.to_yaml()}\n---\n\n{card}\n"
 
 
-def _modules(bundle: Bundle, config: bert.Config) -> dict[str, str]:
+def _modules(bundle: Bundle, config: Config) -> dict[str, str]:
     """The files by which sentence-transformers makes the same vector of a text: name -> content."""
     kinds = ["Transformer", "Pooling", *(["Normalize"] if bundle.normalize else [])]
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], 1))]
@@ -597,8 +638,9 @@ def _pieces(tokenizer: SourceOptions) -> list[str]:
 
 def _tokenizer(bundle: Bundle) -> Tokenizer:
     ids = {piece: index for index, piece in enumerate(bundle.vocab)}
-    tokenizer = Tokenizer(models.WordPiece(ids, unk_token=SPECIAL["unk_token"]))
-    tokenizer.add_special_tokens(list(SPECIAL.values()))
+    special = bundle.special_tokens
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token=special.unk))
+    tokenizer.add_special_tokens([getattr(special, name) for name in SPECIAL])
     tokenizer.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=bundle.split_cjk,
@@ -607,9 +649,9 @@ def _tokenizer(bundle: Bundle) -> Tokenizer:
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(piece, ids[piece]) for piece in ("[CLS]", "[SEP]")],
+        single=f"{special.cls}:0 $A:0 {special.sep}:0",
+        pair=" ".join([f"{special.cls}:0 $A:0", *[f"{special.sep}:0"] * special.separators, f"$B:1 {special.sep}:1"]),
+        special_tokens=[(piece, ids[piece]) for piece in (special.cls, special.sep)],
     )
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer

@@ -63,7 +63,7 @@ class Filler:
 
 
 def _row(text: str, features: WordPieceFeatures) -> Row:
-    """[CLS] text [SEP], with the piece [MASK] where the text has that word."""
+    """[CLS] text [SEP], with the vocabulary's piece for a mask where the text has the word [MASK]."""
     parts = text.split(MASK)
     if len(parts) == 1:
         raise ValueError(f"{text!r}: no {MASK} in it; write {MASK} where a word is to be found")

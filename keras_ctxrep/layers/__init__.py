@@ -22,6 +22,7 @@ from keras_ctxrep.layers.streams import CarriedState
 from keras_ctxrep.layers.transformer import (
     Bias,
     PositionEmbedding,
+    RelativePositionBias,
     SinusoidalPositions,
     TakePositions,
     TransformerBlock,
@@ -47,6 +48,7 @@ __all__ = [
     "NgramContext",
     "PositionEmbedding",
     "ProjectedLSTM",
+    "RelativePositionBias",
     "ReversibleEmbedding",
     "ScalarMix",
     "SentenceMarkers",

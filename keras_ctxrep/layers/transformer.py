@@ -1,5 +1,6 @@
 """The post-norm Transformer block of BERT, and the small layers around it."""
 
+import math
 from typing import Any
 
 import keras
@@ -11,7 +12,14 @@ from keras_ctxrep.layers.dropout import Dropout
 from keras_ctxrep.layers.layer import Configured, Layer
 from keras_ctxrep.layers.softmax import masked_softmax
 
-__all__ = ["Bias", "PositionEmbedding", "SinusoidalPositions", "TakePositions", "TransformerBlock"]
+__all__ = [
+    "Bias",
+    "PositionEmbedding",
+    "RelativePositionBias",
+    "SinusoidalPositions",
+    "TakePositions",
+    "TransformerBlock",
+]
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -70,6 +78,7 @@ class TransformerBlock(Layer):
     Call:
         x: float32 (B, T, D).
         mask: int32 (B, T); masked positions are not attended to.
+        bias: float32 (B or 1, H, T, T), added to the scores of attention before their softmax; None: nothing is.
 
     Returns: float32 (B, T, D); values at masked positions are unspecified. With `return_attention` also the attention
         weights before dropout, float32 (B, H, T, T): one row per query, which sums to 1; zero where the key or the
@@ -152,28 +161,28 @@ class TransformerBlock(Layer):
         self.drop_weights = Dropout(self.attention_dropout, dtype=self.dtype_policy)
         self.drop_output = Dropout(self.dropout, dtype=self.dtype_policy)
 
-    def call(self, x, mask, training=None) -> Any:
+    def call(self, x, mask, bias=None, training=None) -> Any:
         if training and self.recompute and keras.backend.backend() == "tensorflow":
-            return self._recompute(x, mask)
-        return self._block(x, mask, training)
+            return self._recompute(x, mask, bias)
+        return self._block(x, mask, bias, training)
 
-    def _recompute(self, x, mask):
+    def _recompute(self, x, mask, bias):
         """The block, whose activations are computed again for its gradient; both times with the same dropout masks."""
         import tensorflow as tf
 
         seeds = [layer.next_seed() for layer in (self.drop_weights, self.drop_output, self.drop_output)]
 
         @tf.recompute_grad
-        def block(x):
+        def block(x, *bias):
             with self.drop_weights.seeded(seeds[:1]), self.drop_output.seeded(seeds[1:]):
-                return self._block(x, mask, True)
+                return self._block(x, mask, *(bias or (None,)), True)
 
-        return block(x)
+        return block(x) if bias is None else block(x, bias)
 
-    def _block(self, x, mask, training):
+    def _block(self, x, mask, bias, training):
         length, width = ops.shape(x)[1], x.shape[-1]
         x = ops.reshape(x, (-1, width))  # (B*T, D): in 2D, TensorFlow fuses the matrix product, bias and GELU
-        mixed, weights = self._attention(x, mask, length, training)
+        mixed, weights = self._attention(x, mask, bias, length, training)
         x = norm(self.attention_norm, x + self.drop_output(self.attention_output(mixed), training=training), training)
         x = norm(self.feed_forward_norm, x + self._fed(x, training), training)
         x = ops.reshape(x, (-1, length, width))
@@ -187,7 +196,7 @@ class TransformerBlock(Layer):
         hidden = activated(self.feed_forward(x), self.activation, training)
         return self.drop_output(self.feed_forward_output(hidden), training=training)
 
-    def _attention(self, x, mask, length, training):
+    def _attention(self, x, mask, bias, length, training):
         """The attended values of all heads, (B*T, D), and the weights, (B, H, T, T)."""
         width = x.shape[-1]
         head = width // self.heads
@@ -195,6 +204,8 @@ class TransformerBlock(Layer):
         parts = ops.split(parts, 3)  # along the first axis TensorFlow copies nothing
         query, key, value = (ops.reshape(part, (-1, self.heads, length, head)) for part in parts)  # (B, H, T, D/H)
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) * (head**-0.5)  # (B, H, T, T)
+        if bias is not None:
+            scores = scores + ops.cast(bias, scores.dtype)
         if training or scores.dtype != "bfloat16" or not cpu.one_dnn():  # its softmax calculates in float32
             scores = ops.cast(scores, "float32")
         weights = ops.cast(masked_softmax(scores, mask[:, None, None]), value.dtype)
@@ -304,6 +315,75 @@ class PositionEmbedding(Configured, keras.layers.Layer):
 
     def compute_output_shape(self, input_shape) -> Any:
         return input_shape
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class RelativePositionBias(Configured, keras.layers.Layer):
+    """A learned bias of attention scores for each distance between two tokens, one for each head.
+
+    Raffel et al. 2020, section 2.1, https://arxiv.org/abs/1910.10683, in the form for both directions, which MPNet has:
+    distances fall into buckets, half of them for keys after the query. In each half the first half has a bucket for
+    each distance, and the others are wider the larger the distance is: their bounds grow in equal ratios up to
+    `max_distance`, from which on all distances share the last one.
+
+    Args:
+        heads: number of attention heads.
+        buckets: rows of the table, a multiple of 4 (32 in the source).
+        max_distance: in tokens (128 in the source).
+        initializer_range: standard deviation of the truncated normal that initializes the table.
+
+    Call:
+        x: float32 (B, T, D), of which the length is read.
+
+    Returns: float32 (1, H, T, T), a row for each query.
+
+    Raises:
+        ValueError: `buckets` is no multiple of 4, or `max_distance` is not above a fourth of it.
+
+    >>> RelativePositionBias(heads=2)(ops.ones((1, 3, 4))).shape
+    TensorShape([1, 2, 3, 3])
+    """
+
+    fields = ("heads", "buckets", "max_distance", "initializer_range")
+
+    def __init__(
+        self, heads: int, buckets: int = 32, max_distance: int = 128, initializer_range: float = 0.02, **kwargs
+    ):
+        super().__init__(**kwargs)
+        if buckets % 4 or not 0 < buckets // 4 < max_distance:
+            raise ValueError(
+                f"buckets={buckets}, max_distance={max_distance}: a multiple of 4, and more than a fourth of it"
+            )
+        self.heads, self.buckets, self.max_distance = heads, buckets, max_distance
+        self.initializer_range = initializer_range
+
+    def build(self, input_shape) -> None:
+        start = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+        self.table = self.add_weight(name="table", shape=(self.buckets, self.heads), initializer=start)
+
+    def call(self, x) -> Any:
+        farthest = self.max_distance
+        buckets = np.array([self.bucket(distance) for distance in range(-farthest, farthest + 1)], "int32")
+        positions = ops.arange(ops.shape(x)[1], dtype="int32")
+        distances = ops.clip(positions[None, :] - positions[:, None], -farthest, farthest)  # (T, T), key minus query
+        numbers = ops.take(ops.convert_to_tensor(buckets), distances + farthest, axis=0)
+        bias = ops.transpose(ops.take(self.table, numbers, axis=0), (2, 0, 1))[None]  # (1, H, T, T)
+        return ops.cast(bias, self.compute_dtype)
+
+    def bucket(self, distance: int) -> int:
+        """The row of a distance, the position of the key minus that of the query.
+
+        >>> [RelativePositionBias(1).bucket(distance) for distance in (0, -7, 7, -8, -16, -500, 500)]
+        [0, 7, 23, 8, 10, 15, 31]
+        """
+        half, exact, size = self.buckets // 2, self.buckets // 4, abs(distance)
+        if size >= exact:
+            ratio = math.log(size / exact) / math.log(self.max_distance / exact)
+            size = min(half - 1, exact + math.floor(ratio * (half - exact) + 1e-6))  # bounds that are powers are exact
+        return size + (half if distance > 0 else 0)
+
+    def compute_output_spec(self, x) -> Any:
+        return keras.KerasTensor((1, self.heads, x.shape[1], x.shape[1]), self.compute_dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

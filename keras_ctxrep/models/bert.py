@@ -6,61 +6,34 @@ Devlin et al. 2018, https://arxiv.org/abs/1810.04805; reference implementation h
 from dataclasses import dataclass
 
 import keras
-import numpy as np
 from keras import layers as klayers
 
-from keras_ctxrep import checks
-from keras_ctxrep.checks import Depth, Fraction, RowCount, Size, check_config
-from keras_ctxrep.layers import (
-    Bias,
-    Dropout,
-    FactorizedEmbedding,
-    PositionEmbedding,
-    ReversibleEmbedding,
-    SinusoidalPositions,
-    TakePositions,
-    TransformerBlock,
-    ZeroPadding,
-)
-from keras_ctxrep.layers.transformer import ACTIVATIONS
-from keras_ctxrep.models.model import Model
+from keras_ctxrep.checks import Size, check_config
+from keras_ctxrep.layers import FactorizedEmbedding, PositionEmbedding, SinusoidalPositions
+from keras_ctxrep.models import transformer
+from keras_ctxrep.models.transformer import OPTIONS, Layout, Stacked, enable_lora, encoder_config, token_vectors
 
-__all__ = ["SIZES", "Config", "enable_lora", "encoder", "encoder_config", "pretrainer", "token_vectors"]
+__all__ = ["LAYOUT", "SIZES", "Config", "enable_lora", "encoder", "encoder_config", "pretrainer", "token_vectors"]
 
 NEXT_SENTENCE = ("next", "random")  # the classes of its prediction: the second segment follows the first or does not
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(transformer.Config):
     """Sizes of a BERT encoder; the defaults are those of BERT-base.
 
     Raises:
         ValueError: a value is of the wrong type or out of range.
     """
 
-    vocabulary_size: RowCount = 30522
-    layers: Depth = 12
-    width: Size = 768
-    heads: Size = 12
-    intermediate: Size = 3072  # width of the feed-forward layer
     embedding_width: Size | None = None  # of the table of pieces, if it is projected to `width`
-    max_positions: RowCount = 512  # maximum input length, if positions are learned
     segments: Size = 2
-    dropout: Fraction = 0.1  # of the embeddings and of the sub-layers' outputs
-    attention_dropout: Fraction = 0.1  # of the attention weights
-    activation: str = "gelu"  # "gelu" is the exact form with erf, as published; "gelu_tanh" its approximation; "relu"
     positions: str = "learned"  # or "sinusoidal"
-    pooler: bool = True  # False: no pooled output and no next-sentence prediction
-    epsilon: float = 1e-12  # of every layer norm
-    initializer_range: float = 0.02  # standard deviation of the truncated normal that initializes kernels
 
     def __post_init__(self):
-        checks.check(self)
-        for name, known in (("activation", ACTIVATIONS), ("positions", ("learned", "sinusoidal"))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}={getattr(self, name)!r}: one of {', '.join(known)}")
-        if self.width % self.heads:
-            raise ValueError(f"heads={self.heads} does not divide width={self.width}")
+        super().__post_init__()
+        if self.positions not in ("learned", "sinusoidal"):
+            raise ValueError(f"positions={self.positions!r}: one of learned, sinusoidal")
         if self.embedding_width is not None and self.embedding_width > self.width:
             raise ValueError(f"embedding_width={self.embedding_width}: at most width={self.width}")
 
@@ -103,9 +76,7 @@ def encoder(config: Config, attention: bool = False) -> keras.Model:
     >>> model({"token_ids": ones, "segment_ids": 0 * ones, "mask": ones})["pooled"].shape
     TensorShape([1, 64])
     """
-    inputs, _, layers, pooled, weights = _encoder(config, attention)
-    outputs = {"layers": layers, "sequence": layers[-1]} | pooled
-    return Model(inputs, outputs | ({"attention": weights} if attention else {}), name="bert_encoder")
+    return transformer.encoder(_stacked(config, attention), "bert_encoder")
 
 
 def pretrainer(config: Config) -> keras.Model:
@@ -125,109 +96,51 @@ def pretrainer(config: Config) -> keras.Model:
     >>> pretrainer(SIZES["bert_2_64_2"]).output["mlm_logits"].shape
     (None, None, 30522)
     """
-    inputs, embedding, layers, pooled, _ = _encoder(config)
-    inputs = inputs | {"mlm_positions": keras.Input((None,), dtype="int32", name="mlm_positions")}
-    x = TakePositions(name="take_positions")(layers[-1], inputs["mlm_positions"])  # (B, P, D)
-    x = _dense(config, config.width, "mlm_transform", ACTIVATIONS[config.activation])(x)
-    x = klayers.LayerNormalization(epsilon=config.epsilon, name="mlm_norm")(x)
-    x = Bias(name="mlm_bias")(embedding(x, reverse=True))
-    outputs = {"mlm_logits": klayers.Activation("linear", dtype="float32", name="mlm_logits")(x)}
-    if pooled:
-        outputs["nsp_logits"] = _dense(config, 2, "nsp_logits", dtype="float32")(pooled["pooled"])
-    return Model(inputs, outputs, name="bert_pretrainer")
+    return transformer.pretrainer(config, _stacked(config), "bert_pretrainer", next_sentence=config.pooler)
 
 
-def _encoder(config: Config, attention: bool = False):
-    """Inputs, the token embedding, the layers with padding zeroed, {"pooled"} or nothing, and the attention weights."""
+def _stacked(config: Config, attention: bool = False) -> Stacked:
     check_config(config, Config, SIZES)
-    names = ("token_ids", "segment_ids", "mask")
-    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
-
-    def start():
-        return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-
-    kwargs = {"embeddings_initializer": start(), "name": "token_embedding"}
+    start = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+    inputs = transformer.inputs()
     if config.embedding_width is None:
-        embedding = ReversibleEmbedding(config.vocabulary_size, config.width, **kwargs)
+        embedding = transformer.token_embedding(config, config.width)
     else:
-        embedding = FactorizedEmbedding(config.vocabulary_size, config.embedding_width, config.width, **kwargs)
-    segment = klayers.Embedding(config.segments, config.width, start(), name="segment_embedding")
+        sizes = config.vocabulary_size, config.embedding_width, config.width
+        embedding = FactorizedEmbedding(*sizes, embeddings_initializer=start, name="token_embedding")
+    segment = klayers.Embedding(config.segments, config.width, start, name="segment_embedding")
     x = klayers.Add(name="embeddings")([embedding(inputs["token_ids"]), segment(inputs["segment_ids"])])
     if config.positions == "learned":
         x = PositionEmbedding(config.max_positions, config.initializer_range, name="position_embedding")(x)
     else:
         x = SinusoidalPositions(name="position_embedding")(x)
-    x = klayers.LayerNormalization(epsilon=config.epsilon, name="embedding_norm")(x)
-    x = Dropout(config.dropout, name="embedding_dropout")(x)
-    layers, weights = [x], []
-    for index in range(config.layers):
-        x = TransformerBlock(
-            config.heads,
-            config.intermediate,
-            config.dropout,
-            config.attention_dropout,
-            config.activation,
-            config.epsilon,
-            config.initializer_range,
-            attention,
-            name=f"layer_{index}",
-        )(x, mask=inputs["mask"])
-        if attention:
-            x, attention_weights = x
-            weights.append(attention_weights)
-        layers.append(x)
-    zeroed = ZeroPadding(carry_mask=True, name="zero_padding")
-    layers = [zeroed(layer, mask=inputs["mask"]) for layer in layers]
-    pooled = {"pooled": _dense(config, config.width, "pooler", "tanh")(layers[-1][:, 0])} if config.pooler else {}
-    return inputs, embedding, layers, pooled, weights
+    return transformer.stacked(config, inputs, embedding, transformer.normed(config, x), attention=attention)
 
 
-def _dense(config: Config, units: int, name: str, activation=None, dtype=None) -> klayers.Dense:
-    start = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-    return klayers.Dense(units, activation, kernel_initializer=start, name=name, dtype=dtype)
-
-
-def encoder_config(model: keras.Model, config: dict) -> dict:
-    """The fields of a model's config with `pooler` set to whether the model has one.
-
-    Args:
-        model: an encoder, or a model over one.
-        config: the fields of its `Config`.
-
-    >>> config = Config(vocabulary_size=8, layers=1, width=4, heads=1, intermediate=8, pooler=False)
-    >>> encoder_config(encoder(config), {"width": 4})
-    {'width': 4, 'pooler': False}
-    """
-    return config | {"pooler": "pooler" in {layer.name for layer in model.layers}}
-
-
-def token_vectors(model: keras.Model) -> np.ndarray:
-    """The vectors of the word pieces of a BERT, float32 (V, D): a table that is projected is multiplied out.
-
-    >>> token_vectors(encoder(Config(vocabulary_size=8, layers=1, width=4, heads=1, embedding_width=2))).shape
-    (8, 4)
-    """
-    table, *projection = model.get_layer("token_embedding").get_weights()
-    return table @ projection[0] if projection else table
-
-
-def enable_lora(model: keras.Model, rank: int) -> None:
-    """Freezes an encoder but for low-rank updates of its Transformer blocks; the pooler is trained, as part of a head.
-
-    See `TransformerBlock.enable_lora`. Weights that are saved have the updates merged into them: they are those of a
-    plain encoder.
-
-    Args:
-        model: an encoder.
-        rank: of the updates.
-
-    >>> model = encoder(SIZES["bert_2_64_2"])
-    >>> enable_lora(model, rank=4)
-    >>> sorted({weight.name for weight in model.trainable_weights})
-    ['bias', 'kernel', 'lora_kernel_a', 'lora_kernel_b']
-    """
-    for layer in model.layers:
-        if isinstance(layer, TransformerBlock):
-            layer.enable_lora(rank)
-        elif layer.name != "pooler":
-            layer.trainable = False
+# https://github.com/huggingface/transformers, models/bert
+LAYOUT = Layout(
+    classes="Bert",
+    names={
+        "token_embedding": ".embeddings.word_embeddings",
+        "segment_embedding": ".embeddings.token_type_embeddings",
+        "position_embedding": ".embeddings.position_embeddings",
+        "embedding_norm": ".embeddings.LayerNorm",
+        "layer_{}/query": ".encoder.layer.{}.attention.self.query",
+        "layer_{}/key": ".encoder.layer.{}.attention.self.key",
+        "layer_{}/value": ".encoder.layer.{}.attention.self.value",
+        "layer_{}/attention_output": ".encoder.layer.{}.attention.output.dense",
+        "layer_{}/attention_norm": ".encoder.layer.{}.attention.output.LayerNorm",
+        "layer_{}/feed_forward": ".encoder.layer.{}.intermediate.dense",
+        "layer_{}/feed_forward_output": ".encoder.layer.{}.output.dense",
+        "layer_{}/feed_forward_norm": ".encoder.layer.{}.output.LayerNorm",
+        "pooler": ".pooler.dense",
+        "mlm_transform": "cls.predictions.transform.dense",
+        "mlm_norm": "cls.predictions.transform.LayerNorm",
+        "mlm_bias": "cls.predictions",
+        "nsp_logits": "cls.seq_relationship",
+        "logits": "classifier",
+        "span_logits": "qa_outputs",
+    },
+    decoder="cls.predictions.decoder",
+    options={**OPTIONS, "type_vocab_size": ("segments", int, 1, 2)},
+)

@@ -1,5 +1,6 @@
 """The families of encoders, by the names that bundles use."""
 
+import importlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,8 +8,10 @@ from typing import Any
 
 import keras
 
-from keras_ctxrep.models import bert, elmo, lm, static, tuning
+from keras_ctxrep.models import elmo, lm, static, transformer, tuning
+from keras_ctxrep.models.transformer import Layout
 from keras_ctxrep.models.tuning import Tuning
+from keras_ctxrep.text.families import TEXT_SIDES, TRANSFORMER
 
 __all__ = ["FAMILIES", "Family", "depths", "encoder_of"]
 
@@ -28,6 +31,7 @@ class Family:
         any_length: its encoders have no positions, which would limit how long a text may be.
         enable_lora: function from (encoder, rank) that leaves only low-rank updates of the encoder to train; None: its
             encoders have no such updates.
+        layout: the form of its folders as `transformers` writes them; None: it has none.
 
     >>> FAMILIES["elmo"].tuning.frozen, [*FAMILIES["elmo"].pretraining]
     (True, ['language_model'])
@@ -35,13 +39,29 @@ class Family:
 
     config: type
     sizes: Mapping[str, Any]
-    encoder: Callable[[Any], keras.Model]
+    encoder: Callable[..., keras.Model]
     pretraining: Mapping[str, Callable[[Any, int], keras.Model]]
     tuning: Tuning = Tuning()  # noqa: RUF009  frozen
     reads_vocabulary: Callable[[dict], bool] = lambda config: True
     encoder_config: Callable[[keras.Model, dict], dict] = lambda model, config: config
     any_length: bool = False
     enable_lora: Callable[[keras.Model, int], None] | None = None
+    layout: Layout | None = None
+
+
+def _transformer(name: str) -> Family:
+    """A family of Transformer encoders, by the name of its module."""
+    models = importlib.import_module(f"keras_ctxrep.models.{name}")
+    return Family(
+        models.Config,
+        models.SIZES,
+        models.encoder,
+        {"pretrainer": lambda config, words: models.pretrainer(config)},
+        tuning.BERT,
+        encoder_config=transformer.encoder_config,
+        enable_lora=transformer.enable_lora,
+        layout=models.LAYOUT,
+    )
 
 
 FAMILIES = {
@@ -54,15 +74,7 @@ FAMILIES = {
         reads_vocabulary=lambda config: bool(config.get("words")),
         any_length=True,
     ),
-    "bert": Family(
-        bert.Config,
-        bert.SIZES,
-        bert.encoder,
-        {"pretrainer": lambda config, words: bert.pretrainer(config)},
-        tuning.BERT,
-        encoder_config=bert.encoder_config,
-        enable_lora=bert.enable_lora,
-    ),
+    **{name: _transformer(name) for name, side in TEXT_SIDES.items() if side is TRANSFORMER},
     "static": Family(static.Config, {}, static.encoder, {}, tuning.STATIC),
     "lm": Family(
         lm.Config,
@@ -104,7 +116,7 @@ def encoder_of(model: keras.Model, family: str, config: dict) -> keras.Model:
         ValueError: the model lacks a layer of the encoder.
 
     >>> from dataclasses import asdict
-    >>> from keras_ctxrep.models import heads
+    >>> from keras_ctxrep.models import bert, heads
     >>> config = bert.SIZES["bert_2_64_2"]
     >>> tagger = heads.tag(bert.encoder(config), classes=3)
     >>> encoder = encoder_of(tagger, "bert", asdict(config))

@@ -14,10 +14,13 @@ import numpy as np
 
 from keras_ctxrep import saving, zoo
 from keras_ctxrep.atomic import atomic_write
-from keras_ctxrep.models import bert
+from keras_ctxrep.checks import of_kind
+from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
+from keras_ctxrep.models.transformer import Config
 from keras_ctxrep.plots.drawing import check_drawable, drawing, heat_map
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import WordPieceFeatures
 
 __all__ = ["attention"]
 
@@ -80,7 +83,7 @@ def attention_of(
     Raises:
         ValueError: not a BERT; (the function) a text longer than it reads.
     """
-    encoder = bert.encoder(_config(model, bundle, name), attention=True)
+    encoder = FAMILIES[bundle.family].encoder(_config(model, bundle, name), attention=True)
     copy_weights(model, encoder)
 
     def maps(text: str, pair: str | None = None) -> tuple[list[str], np.ndarray]:
@@ -89,9 +92,11 @@ def attention_of(
             raise ValueError(f"longer than the {bundle.max_length} pieces this model reads: {text[:60]!r} ...")
         arrays = encoder(bundle.features.collate([row]), training=False)["attention"]
         weights = np.stack([np.asarray(keras.ops.convert_to_numpy(array))[0] for array in arrays])  # (N, H, T, T)
-        pieces = []
+        wordpiece = of_kind(bundle.features, WordPieceFeatures).wordpiece
+        pieces, markers = [], (wordpiece.cls, wordpiece.sep)
         for position, (start, end) in enumerate(row.offsets or []):
-            marker = "[CLS]" if position == 0 else "[SEP]" if position in (row.first - 1, len(row) - 1) else None
+            piece = row.tokens[position]
+            marker = bundle.vocab[piece] if piece in markers else None  # a special piece is not of a text
             pieces.append(marker or (text if position < row.first else pair or "")[start:end])
         return pieces, weights
 
@@ -103,10 +108,11 @@ def packed(weights: np.ndarray) -> str:
     return base64.b64encode(np.round(weights * 65535).astype("<u2").tobytes()).decode()
 
 
-def _config(model: keras.Model, bundle: Bundle, name: str | Path) -> bert.Config:
-    if "heads" not in bundle.config:
+def _config(model: keras.Model, bundle: Bundle, name: str | Path) -> Config:
+    family = FAMILIES[bundle.family]
+    if family.layout is None:
         raise ValueError(f"{name}: no attention in a model of the family {bundle.family!r}; give a BERT")
-    return bert.Config(**saving.encoder_bundle(model, bundle).config)
+    return family.config(**saving.encoder_bundle(model, bundle).config)
 
 
 def _maps(figure, pieces: list[str], weights: np.ndarray, layer: int | str | None, head: int | None) -> None:

@@ -69,11 +69,14 @@ def assemble(
     dropout = tuning.encoder_dropout if options.dropout is None else options.dropout
     dropout = 0.0 if frozen or tuning.encoder_dropout is None else dropout
     config = bundle.config | {key: dropout for key in bundle.config if key.endswith("dropout")}
+    pooler = config.get("pooler", True) or frozen
+    if not pooler:  # of the head, and learned with it
+        config |= {"pooler": True}
     bundle = replace(bundle, config=config, card="" if options.from_scratch else bundle.card)
     model = saving.build(bundle)
     by_layer = depths(model)
     if not options.from_scratch:
-        copy_weights(pretrained, model)
+        copy_weights(pretrained, model, skip=() if pooler else ["pooler"])
     model.trainable = not frozen
     if options.lora is not None and family.enable_lora is not None:
         family.enable_lora(model, options.lora)

@@ -16,8 +16,8 @@ from tqdm import tqdm
 from keras_ctxrep import losses, saving, tasks, zoo
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.models import bert
 from keras_ctxrep.models.families import FAMILIES
+from keras_ctxrep.models.transformer import token_vectors
 from keras_ctxrep.options import Distillation, Options
 from keras_ctxrep.recipes.assembly import Survey
 from keras_ctxrep.recipes.finetuning import Run
@@ -25,6 +25,7 @@ from keras_ctxrep.recipes.reading import Data, read_unlabelled
 from keras_ctxrep.recipes.targets import ENCODED, encoded_examples
 from keras_ctxrep.tasks.abilities import Distillable
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.families import TEXT_SIDES
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.training import pipeline
 from keras_ctxrep.training.frozen import FrozenOutputs
@@ -125,22 +126,23 @@ class Distilling(Run):
 def student(teacher: keras.Model, bundle: Bundle, size: str) -> tuple[keras.Model, Bundle]:
     """A fresh encoder of a size, and its bundle.
 
-    A BERT of a BERT has the teacher's vocabulary, and its token vectors are the teacher's, projected to their principal
-    components (Jolliffe 2002) and scaled to the standard deviation of fresh ones.
+    A Transformer encoder of another one, of any family, has the teacher's vocabulary, and its token vectors are the
+    teacher's, projected to their principal components (Jolliffe 2002) and scaled to the standard deviation of fresh
+    ones.
     """
     name, config = size_of(size)
     own = saving.encoder_bundle(teacher, bundle)
-    if name != bundle.family:
+    if TEXT_SIDES[name] is not TEXT_SIDES[bundle.family]:
         empty = Bundle(name, "embed", asdict(config), bundle.max_length, card=bundle.card)
         return saving.build(empty), empty
-    own = replace(own, config=asdict(config))
+    own = replace(own, family=name, config=asdict(config))
     if not FAMILIES[name].reads_vocabulary(own.config):
         return saving.build(own), own
     own = replace(own, config=own.config | {"vocabulary_size": len(bundle.vocab)})
     model = saving.build(own)
     for layer in model.layers:
         if layer.name == "token_embedding":
-            layer.set_weights([_projected(bert.token_vectors(teacher), *layer.get_weights())])
+            layer.set_weights([_projected(token_vectors(teacher), *layer.get_weights())])
     return model, own
 
 

@@ -20,13 +20,15 @@ from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.checks import of_kind
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.layers import SpanMean
-from keras_ctxrep.models import bert, families
+from keras_ctxrep.models import families
 from keras_ctxrep.models.model import Model, copy_weights
+from keras_ctxrep.models.transformer import token_vectors
 from keras_ctxrep.options import EncoderDistillation, Options
 from keras_ctxrep.recipes import bilm_student, cards, corpora, distilling
 from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import LONGEST, sample, shuffled
+from keras_ctxrep.text.families import TEXT_SIDES
 from keras_ctxrep.text.features import Reads, Row, WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masking, segment_pairs, single_segments
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
@@ -55,13 +57,16 @@ def run(
 
 def _distill(teacher, corpus: Sequence[str | Path], out, report, options: EncoderDistillation, strategy) -> list[dict]:
     folder, source = teacher_of_run(teacher, corpus, out)
-    error = f"{teacher}: a model of the family {source.bundle.family!r}; the teacher has to be a BERT"
+    error = (
+        f"{teacher}: a model of the family {source.bundle.family!r}; the teacher has to be a BERT or a relative of it"
+    )
     of_kind(source.bundle.features, WordPieceFeatures, error)
     if "layers" not in source.bundle.config:
         raise ValueError(error)
     initial = None if options.init is None else _pretrained(options.init)
     bilm = initial if initial is not None and initial.bundle.task == BILM else None
-    if initial is not None and bilm is None and initial.bundle.family != source.bundle.family:
+    reads = TEXT_SIDES[source.bundle.family]
+    if initial is not None and bilm is None and TEXT_SIDES[initial.bundle.family] is not reads:
         what = f"{options.init}: a model of the family {initial.bundle.family!r} and the task {initial.bundle.task!r}"
         raise ValueError(f"{what}; the student has to be a BERT, or an ELMo with its language model")
     if (BILM in options.learn) != (bilm is not None):
@@ -180,11 +185,18 @@ def _student(
     if options.vocab_size is not None or options.embedding_width is not None:
         counted = counts()
     if options.vocab_size is not None:
-        pieces = frequent_pieces(bundle.vocab, counted, options.vocab_size)
+        special = bundle.special_tokens.pieces
+        pieces = frequent_pieces(bundle.vocab, counted, options.vocab_size, special)
         config |= {"vocabulary_size": len(pieces)}
     if options.embedding_width is not None:
+        if "embedding_width" not in config:
+            raise ValueError(
+                f"embedding_width={options.embedding_width}: of a BERT, not of the family {bundle.family!r}"
+            )
         config |= {"embedding_width": options.embedding_width}
     heads = [name for name in HEADS if name in options.learn]
+    if "next_sentence" in heads and "segments" not in config:
+        raise ValueError(f"learn: next_sentence is of a BERT, not of the family {bundle.family!r}")
     if heads:
         config |= {"pooler": "next_sentence" in heads}
     small = replace(bundle, vocab=tuple(pieces), config=config, task=PRETRAINER if heads else "embed")
@@ -197,7 +209,7 @@ def _student(
                 name = f"layer_{numbers[int(name.removeprefix('layer_'))]}"
             weights = model.get_layer(name).get_weights()
             if name == "token_embedding" and counted:
-                weights = [merged_vectors(bert.token_vectors(model), bundle.vocab, pieces, counted)]
+                weights = [merged_vectors(token_vectors(model), bundle.vocab, pieces, counted)]
                 if width := int(config.get("embedding_width") or 0):
                     numbers_of = {piece: number for number, piece in enumerate(bundle.vocab)}
                     weights = factors(weights[0], [counted.get(numbers_of[piece], 0) for piece in pieces], width)
@@ -206,7 +218,9 @@ def _student(
     return ModelFolder(own, replace(small, config=small.config | kept_rates, card=""))
 
 
-def frequent_pieces(vocab: Sequence[str], counts: Mapping[int, int], size: int) -> list[str]:
+def frequent_pieces(
+    vocab: Sequence[str], counts: Mapping[int, int], size: int, special: Sequence[str] = SPECIAL_PIECES
+) -> list[str]:
     """The most frequent pieces of a vocabulary in a corpus, in the vocabulary's order.
 
     Special pieces stay, and every letter that occurs, alone and within a word: so no word that had pieces is [UNK].
@@ -215,6 +229,7 @@ def frequent_pieces(vocab: Sequence[str], counts: Mapping[int, int], size: int) 
         vocab: the pieces.
         counts: of each piece's number.
         size: pieces to keep.
+        special: the special pieces.
 
     Raises:
         ValueError: `size` has no room for special pieces and letters.
@@ -224,7 +239,7 @@ def frequent_pieces(vocab: Sequence[str], counts: Mapping[int, int], size: int) 
     """
     letters = {piece.removeprefix("##") for number, piece in enumerate(vocab) if counts.get(number)}
     letters = {letter for piece in letters for letter in piece}
-    needed = {*SPECIAL_PIECES, *letters, *(f"##{letter}" for letter in letters)}
+    needed = {*special, *letters, *(f"##{letter}" for letter in letters)}
     ranked = sorted(range(len(vocab)), key=lambda number: (vocab[number] not in needed, -counts.get(number, 0), number))
     least = sum(piece in needed for piece in vocab)
     if size < least:

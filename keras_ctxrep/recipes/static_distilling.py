@@ -26,7 +26,6 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents, sample
 from keras_ctxrep.text.features import Row, WordPieceFeatures
 from keras_ctxrep.text.retrieval import unit
-from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 
@@ -95,14 +94,18 @@ def _sentences(corpus: Sequence[str | Path], options: StaticDistillation) -> lis
 def _student(teacher: Bundle, counts: Counter[int], options: StaticDistillation) -> Bundle:
     """The bundle of the table."""
     size = options.vocab_size
-    vocab = teacher.vocab if size is None else tuple(frequent_pieces(teacher.vocab, counts, size))
+    vocab = (
+        teacher.vocab
+        if size is None
+        else tuple(frequent_pieces(teacher.vocab, counts, size, teacher.special_tokens.pieces))
+    )
     config = static.Config(words=len(vocab), width=options.dims, pieces=True)
     changes = {"config": asdict(config), "vocab": vocab, "pooling": "mean", "normalize": True, "card": ""}
     return replace(teacher, family="static", max_length=LENGTH, **changes)
 
 
 def _specials(bundle: Bundle) -> list[int]:
-    return [bundle.vocab.index(piece) for piece in SPECIAL_PIECES]
+    return [bundle.vocab.index(piece) for piece in bundle.special_tokens.pieces]
 
 
 def _teacher_vectors(teacher: ModelFolder, sentences: Sequence[str], max_length: int, folder: Path) -> np.ndarray:

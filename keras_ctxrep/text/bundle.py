@@ -15,7 +15,7 @@ from keras_ctxrep.text.artifacts import CARD, NAME, TFLITE, UPDATES, VOCAB, WEIG
 from keras_ctxrep.text.families import TEXT_SIDES
 from keras_ctxrep.text.features import Features, Reads
 from keras_ctxrep.text.pairs import APART, PairFeatures
-from keras_ctxrep.text.tokens import vocab_text
+from keras_ctxrep.text.tokens import SpecialTokens, vocab_text
 from keras_ctxrep.text.units import UNITS
 
 __all__ = ["Bundle", "from_files", "load", "save", "write_several", "write_tflite"]
@@ -61,9 +61,9 @@ class Bundle:
     """What a model is and how its text is prepared; read by Keras, TF Serving and the edge runtime alike.
 
     Attributes:
-        family: "elmo", "bert", "static" or "lm".
+        family: "elmo", "static", "lm", or a family of Transformer encoders over word pieces, as "bert".
         task: the name of one of `keras_ctxrep.tasks`, or of a family's pretraining: "language_model" (ELMo),
-            "pretrainer" (BERT), "causal_language_model" (of one direction).
+            "pretrainer" (of Transformer encoders), "causal_language_model" (of one direction).
         config: the fields of the family's Config.
         stack: keyword arguments of `models.stack.by_name`, for a task network over the encoder.
         extra_embeddings: fields of `models.static.Config`, of static vectors that the task network reads too.
@@ -76,6 +76,7 @@ class Bundle:
         split_cjk: whether each Chinese character is a word of its own, as published.
         card: the model card in Markdown, stored in card.md: of pretrained weights data, licence, figures, limits; of a
             model that was fine-tuned from them its own, and theirs in a section of it.
+        special_tokens: the vocabulary's pieces that mark a text and a pair; BERT's, of bundles without it too.
         reads: what the task reads of a text.
         head: keyword arguments of the head.
         settings: the task's own settings for predictions.
@@ -102,6 +103,7 @@ class Bundle:
     strip_accents: bool | None = None
     split_cjk: bool = True
     card: str = ""
+    special_tokens: SpecialTokens = field(default_factory=SpecialTokens)
     reads: Reads = field(default_factory=Reads)
     head: dict = field(default_factory=dict)
     stack: dict = field(default_factory=dict)
@@ -188,6 +190,8 @@ class Bundle:
         checks = {name: value for name, value in asdict(self).items() if name not in ("vocab", "card")}
         if not self.scripts:  # earlier versions of the package read a bundle without
             del checks["scripts"]
+        if self.special_tokens == SpecialTokens():  # likewise
+            del checks["special_tokens"]
         if UPDATES not in hashes:  # a model is whole wherever else it is written
             del checks["base"]
         content |= {CARD: self.card.encode()} if self.card else {}
@@ -309,9 +313,10 @@ def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
         raise ValueError(f"{source}: {NAME} is damaged or missing: {error.args[0]}") from None
     try:
         checks.check_names(Bundle, content)
-        content["reads"] = checks.make(Reads, content["reads"], "reads")
+        made = {"reads": Reads, "special_tokens": SpecialTokens}
+        content |= {name: checks.make(kind, content[name], name) for name, kind in made.items() if name in content}
         hints = checks.annotations(Bundle) | {"max_length": RowCount}
-        checks.check_values({name: hint for name, hint in hints.items() if name != "reads"}, content)
+        checks.check_values({name: hint for name, hint in hints.items() if name not in made}, content)
         for name, allowed in _CHECKED.items():
             checks.check_values(allowed, content.get(name, {}), f"{name}.")
         for name in ("files", "base", "columns"):

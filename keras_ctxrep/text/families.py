@@ -57,12 +57,14 @@ def _elmo(bundle: "Bundle") -> Features:
 
 
 def _word_pieces(bundle: "Bundle", indicate: bool) -> WordPieceFeatures:
-    pieces = WordPiece(bundle.vocab, bundle.lowercase, bundle.strip_accents, bundle.split_cjk)
+    casing = bundle.lowercase, bundle.strip_accents, bundle.split_cjk
+    pieces = WordPiece(bundle.vocab, *casing, bundle.special_tokens)
     return WordPieceFeatures(pieces, bundle.max_length, bundle.reads.words, indicate)
 
 
-def _bert(bundle: "Bundle") -> Features:
-    return _word_pieces(bundle, bundle.reads.indicate)
+def _transformer(bundle: "Bundle") -> Features:
+    two_segments = bundle.config.get("segments", 1) > 1  # in the second of which marked spans are
+    return _word_pieces(bundle, bundle.reads.indicate and two_segments)
 
 
 def _static(bundle: "Bundle") -> Features:
@@ -95,9 +97,13 @@ def _lm_tokens(bundle: "Bundle") -> Features:
     return bundle.features if bundle.generates else _no_tokens(bundle)
 
 
+# of a Transformer encoder over word pieces, whose models are in the file of models/ that has the family's name
+TRANSFORMER = TextSide(_transformer, fills="pretrainer", transformers=True)
 TEXT_SIDES: Mapping[str, TextSide] = {
     "elmo": TextSide(_elmo, vocabulary=False, tokens=_sentence_tokens),
-    "bert": TextSide(_bert, fills="pretrainer", transformers=True),
+    "bert": TRANSFORMER,
     "static": TextSide(_static),
     "lm": TextSide(_lm, generates="causal_language_model", tokens=_lm_tokens),
+    "mpnet": TRANSFORMER,
+    "distilbert": TRANSFORMER,
 }

@@ -543,10 +543,11 @@ class _Pieces(NamedTuple):
 class WordPieceFeatures(Features):
     """BERT's input from texts, pairs of texts, or sentences already split into words.
 
-    [CLS] text [SEP], or [CLS] text [SEP] pair [SEP]; if this is too long, the longer of text and pair is truncated at
-    its end, piece by piece (Devlin et al. 2018, https://arxiv.org/abs/1810.04805, and its `_truncate_seq_pair`). If
-    both are truncated and the room is odd, the longer one gets the odd piece, or the pair if both are equal, as in
-    Hugging Face's `BertTokenizerFast`; in Google's code it depends on the lengths.
+    [CLS] text [SEP], or [CLS] text [SEP] pair [SEP], with the special tokens of the vocabulary; if this is too long,
+    the longer of text and pair is truncated at its end, piece by piece (Devlin et al. 2018,
+    https://arxiv.org/abs/1810.04805, and its `_truncate_seq_pair`). If both are truncated and the room is odd, the
+    longer one gets the odd piece, or the pair if both are equal, as in Hugging Face's `BertTokenizerFast`; in Google's
+    code it depends on the lengths.
 
     Args:
         wordpiece: the vocabulary.
@@ -567,10 +568,15 @@ class WordPieceFeatures(Features):
     markers = (1, 1)
 
     def __init__(self, wordpiece: WordPiece, max_length: int = 128, starts: bool = False, indicate: bool = False):
-        if max_length < 4:
-            raise ValueError(f"max_length={max_length}: at least 4 are needed, for [CLS], two [SEP] and a piece")
+        special = wordpiece.special_tokens
+        self._separators = special.separators
+        self._markers_of_pair = 2 + special.separators
+        if max_length <= self._markers_of_pair:
+            needed = f"at least {self._markers_of_pair + 1} are needed"
+            count = {1: "two", 2: "three"}[special.separators]
+            raise ValueError(f"max_length={max_length}: {needed}, for {special.cls}, {count} {special.sep} and a piece")
         self.wordpiece, self.max_length, self.starts, self.indicate = wordpiece, max_length, starts, indicate
-        self.max_question = min(MAX_QUESTION, (max_length - 3) // 2)
+        self.max_question = min(MAX_QUESTION, (max_length - self._markers_of_pair) // 2)
         self.keys = ("token_ids", "segment_ids", "mask", *(("starts",) if starts else ()))
         self.padding = {"token_ids": wordpiece.pad}
 
@@ -622,8 +628,10 @@ class WordPieceFeatures(Features):
         if marks is None:
             return rows
         return [
-            replace(row, marks=_marked_pieces(first, isinstance(text, str), spans, row))
-            for row, first, text, spans in zip(rows, firsts, texts, marks, strict=True)
+            replace(row, marks=_marked_pieces(first, isinstance(text, str), spans, row.first - markers))
+            for row, first, text, spans, markers in zip(
+                rows, firsts, texts, marks, [1 if pair is None else self._separators for pair in pairs], strict=True
+            )
         ]
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
@@ -668,18 +676,19 @@ class WordPieceFeatures(Features):
         [[2, 7, 3, 5, 6, 3], [2, 7, 3, 6, 7, 3]]
         """
         cls, sep = (Piece(marker, 0, 0, 0) for marker in (self.wordpiece.cls, self.wordpiece.sep))
+        between = [sep] * self._separators
         if stride < 1:
             raise ValueError(f"stride={stride}: at least 1")
         windows = []
         asked = self.wordpiece.encode_batch(questions, self.max_question)
         for question, context in zip(asked, self.wordpiece.encode_batch(contexts), strict=True):
             first = question[: self.max_question]
-            room, truncated = self.max_length - len(first) - 3, len(first) < len(question)
+            room, truncated = self.max_length - len(first) - self._markers_of_pair, len(first) < len(question)
             words, rows = words_of_pieces(context), []
             for begin in window_begins(len(context), room, stride):
-                pieces = [cls, *first, sep, *context[begin : begin + room], sep]
+                pieces = [cls, *first, *between, *context[begin : begin + room], sep]
                 spans = [(piece.start, piece.end) for piece in pieces]
-                row = Row([piece.id for piece in pieces], truncated, first=len(first) + 2, offsets=spans)
+                row = Row([piece.id for piece in pieces], truncated, 1 + len(first) + len(between), offsets=spans)
                 around = [(0, 0)] * row.first
                 inside = range(row.first, len(row) - 1)
                 rows.append(replace(row, words=[*around, *words[begin : begin + room], (0, 0)], context=inside))
@@ -722,19 +731,22 @@ class WordPieceFeatures(Features):
         return _Pieces(pieces, [1 + i for i in begins], words)
 
     def _row(self, first: _Pieces, second: list | None, offsets: bool) -> Row:
-        room = self.max_length - (2 if second is None else 3)
+        room = self.max_length - (2 if second is None else self._markers_of_pair)
         pieces, second_pieces = truncate_pair(first.pieces, second, room)
         truncated = len(first.pieces) + len(second or []) > len(pieces) + len(second_pieces or [])
         cls, sep = self.wordpiece.cls, self.wordpiece.sep
         if offsets:
             cls, sep = Piece(cls, 0, 0, 0), Piece(sep, 0, 0, 0)
-        tokens: list = [cls, *pieces, sep] if second_pieces is None else [cls, *pieces, sep, *second_pieces, sep]
+        tokens: list = [cls, *pieces, sep]
+        if second_pieces is not None:
+            tokens = [cls, *pieces, *[sep] * self._separators, *second_pieces, sep]
         spans = starts = None
         if offsets:
             tokens, spans = [piece.id for piece in tokens], [(piece.start, piece.end) for piece in tokens]
         if first.starts is not None:
             starts = [start if start is not None and start <= len(pieces) else None for start in first.starts]
-        return Row(tokens, truncated, len(pieces) + 2, starts, spans, first.words)
+        first_length = 1 + len(pieces) + (1 if second_pieces is None else self._separators)
+        return Row(tokens, truncated, first_length, starts, spans, first.words)
 
 
 def _pieces_of_words(tokenize: Callable[..., list[list]], words: Sequence[str], most: int = sys.maxsize) -> _Pieces:
@@ -811,9 +823,11 @@ def tokens_in_span(tokens: Sequence[Span], span: Span) -> Span:
     return (inside[0], inside[-1] + 1) if inside else (0, 0)
 
 
-def _marked_pieces(text: _Pieces, raw: bool, spans: Sequence[Span], row: Row) -> list[Span]:
-    """The piece positions of marked spans, which are in characters if the text was `raw`, else in words."""
-    last = row.first - 1  # [SEP]
+def _marked_pieces(text: _Pieces, raw: bool, spans: Sequence[Span], last: int) -> list[Span]:
+    """The piece positions of marked spans, which are in characters if the text was `raw`, else in words.
+
+    `last` is the position after the text's pieces, of [SEP].
+    """
     if raw:
         inside = [tokens_in_span([(piece.start, piece.end) for piece in text.pieces], span) for span in spans]
         positions = [(1 + begin, 1 + end) for begin, end in inside]

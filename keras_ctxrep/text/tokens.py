@@ -6,20 +6,22 @@ Unpaired surrogates are removed like control characters wherever text is split.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from tokenizers import Encoding, PreTokenizedString, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from keras_ctxrep.checks import regular
+from keras_ctxrep.checks import Range, check, regular
 from keras_ctxrep.text.character_rules import Casing, enough, placed, shortened
 
 __all__ = [
     "SPECIAL_PIECES",
     "Characters",
     "Piece",
+    "SpecialTokens",
     "Word",
     "WordPiece",
     "count_words",
@@ -144,6 +146,39 @@ class Piece(NamedTuple):
     word: int
 
 
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The pieces of a vocabulary that stand for no text, and how they mark a text and a pair of texts.
+
+    `cls` TEXT `sep`, and `cls` TEXT `sep` PAIR `sep`. The defaults are BERT's, Devlin et al. 2018,
+    https://arxiv.org/abs/1810.04805; other encoders name the pieces differently and have two `sep` inside a pair.
+
+    Attributes:
+        pad, unk, cls, sep, mask: the pieces, each of them in the vocabulary.
+        separators: number of `sep` between the texts of a pair.
+
+    >>> SpecialTokens(cls="<s>", separators=2).pieces
+    ('[PAD]', '[UNK]', '<s>', '[SEP]', '[MASK]')
+    """
+
+    pad: str = SPECIAL_PIECES[0]
+    unk: str = SPECIAL_PIECES[1]
+    cls: str = SPECIAL_PIECES[2]
+    sep: str = SPECIAL_PIECES[3]
+    mask: str = SPECIAL_PIECES[4]
+    separators: Annotated[int, Range(1, 2)] = 1
+
+    __post_init__ = check
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """The five pieces, in the order of `SPECIAL_PIECES`."""
+        return self.pad, self.unk, self.cls, self.sep, self.mask
+
+
+BERT_TOKENS = SpecialTokens()
+
+
 class WordPiece:
     """BERT's WordPiece tokenizer, from a `vocab.txt` with one piece per line, by the `tokenizers` library.
 
@@ -156,10 +191,11 @@ class WordPiece:
     characters that Unicode has added or reclassified since 2015 are neither punctuation nor accents.
 
     Args:
-        vocab: the pieces in the order of their ids, including `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]`.
+        vocab: the pieces in the order of their ids, including the special ones.
         lowercase: lower-case the text (uncased vocabularies).
         strip_accents: remove accents; None: as `lowercase`.
         split_cjk: make each Chinese character a word, as published.
+        special_tokens: the special pieces, by default BERT's: `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]`.
 
     Raises:
         ValueError: a special piece is missing or a piece occurs twice; the message names piece and line.
@@ -174,7 +210,12 @@ class WordPiece:
     CACHED, CACHED_LENGTH = 100_000, 32  # chunks whose ids are cached, and the characters of the longest of them
 
     def __init__(
-        self, vocab: Sequence[str], lowercase: bool = True, strip_accents: bool | None = None, split_cjk: bool = True
+        self,
+        vocab: Sequence[str],
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_cjk: bool = True,
+        special_tokens: SpecialTokens = BERT_TOKENS,
     ):
         ids: dict[str, int] = {}
         for line, piece in enumerate(vocab, 1):
@@ -182,14 +223,16 @@ class WordPiece:
                 lines = f"lines {ids[piece] + 1} and {line}"
                 raise ValueError(f"vocabulary: {piece!r} is on {lines}; the pieces must be distinct")
             ids[piece] = line - 1
-        missing = [piece for piece in SPECIAL_PIECES if piece not in ids]
+        missing = [piece for piece in special_tokens.pieces if piece not in ids]
         if missing:
             raise ValueError(f"vocabulary: {', '.join(missing)} missing; a BERT vocab.txt holds one piece a line")
         self.vocab, self.lowercase, self.split_cjk = list(vocab), lowercase, split_cjk
         self.strip_accents = lowercase if strip_accents is None else strip_accents
         self.casing = Casing(lowercase, self.strip_accents, split_cjk)
-        self.pad, self.unk, self.cls, self.sep, self.mask = (ids[piece] for piece in SPECIAL_PIECES)
-        self._tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=self.MAX_WORD))
+        self.special_tokens = special_tokens
+        self.pad, self.unk, self.cls, self.sep, self.mask = (ids[piece] for piece in special_tokens.pieces)
+        model = models.WordPiece(ids, unk_token=special_tokens.unk, max_input_chars_per_word=self.MAX_WORD)
+        self._tokenizer = Tokenizer(model)
         self._tokenizer.normalizer = self.casing.normalizer()
         self._tokenizer.pre_tokenizer = _SPLIT
         self._ids: dict[str, tuple[int, ...]] = {}

@@ -670,7 +670,7 @@ def test_the_toy_tagger():
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("model_type", "roberta", "the option model_type is 'roberta'; only 'bert' is read"),
+        ("model_type", "roberta", "the option model_type is 'roberta'; only 'bert' or 'mpnet' or"),
         ("position_embedding_type", "relative_key", "position_embedding_type is 'relative_key'; only 'absolute'"),
         ("is_decoder", True, "the option is_decoder is True; only False"),
         ("add_cross_attention", True, "the option add_cross_attention is True"),

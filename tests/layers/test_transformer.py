@@ -22,7 +22,7 @@ B, T, D, HEADS = 3, 5, 8, 2
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], np.int32)
 
 
-def restated(layer, x, mask):
+def restated(layer, x, mask, bias=None):
     """Devlin et al. 2018 over Vaswani et al. 2017, one head and query at a time; padding is left out.
 
     A pair for each row: its vectors, and its attention weights.
@@ -43,6 +43,7 @@ def restated(layer, x, mask):
 
     width, head = x.shape[-1], x.shape[-1] // layer.heads
     rows = []
+    bias = np.zeros((1, layer.heads, x.shape[1], x.shape[1])) if bias is None else bias
     for row, real in zip(x.astype(np.float64), mask.astype(bool), strict=True):
         row = row[real]
         query, key, values = np.split(dense(layer.qkv, row), 3, axis=-1)
@@ -50,7 +51,8 @@ def restated(layer, x, mask):
         for begin in range(0, width, head):
             part = slice(begin, begin + head)
             for t in range(len(row)):
-                powers = np.exp([query[t, part] @ key[s, part] / math.sqrt(head) for s in range(len(row))])
+                scores = [query[t, part] @ key[s, part] / math.sqrt(head) for s in range(len(row))]
+                powers = np.exp(scores + bias[0, begin // head, t, : len(row)])
                 weights[begin // head, t] = powers / powers.sum()
                 mixed[t, part] = weights[begin // head, t] @ values[:, part]
         row = norm(layer.attention_norm, row + dense(layer.attention_output, mixed))
@@ -73,6 +75,22 @@ def test_numbers(block, rng):
     out = ops.convert_to_numpy(block(x, mask=MASK))
     for row, real, (expected, _) in zip(out, MASK.astype(bool), restated(block, x, MASK), strict=True):
         np.testing.assert_allclose(row[real], expected, atol=2e-5)
+
+
+def test_a_bias_is_added_to_the_scores(block, rng):
+    x, bias = (rng.normal(size=shape).astype(np.float32) for shape in ((B, T, D), (1, HEADS, T, T)))
+    out = ops.convert_to_numpy(block(x, mask=MASK, bias=bias))
+    for row, real, (expected, _) in zip(out, MASK.astype(bool), restated(block, x, MASK, bias), strict=True):
+        np.testing.assert_allclose(row[real], expected, atol=2e-5)
+    gradients = []
+    for recompute in (False, True):
+        block.recompute = recompute
+        with tf.GradientTape() as tape:
+            variable = tf.Variable(bias)
+            loss = tf.reduce_sum(block(x, mask=MASK, bias=variable, training=True)[:, 0])
+        gradients.append(tape.gradient(loss, variable).numpy())
+    np.testing.assert_allclose(gradients[0], gradients[1], atol=1e-6)
+    assert np.abs(gradients[0][:, :, 0]).min() > 0
 
 
 def test_attention_on_request(block, rng):

@@ -4,6 +4,7 @@ import keras
 import pytest
 
 from keras_ctxrep.models import bert, elmo, lm
+from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep.text.units import TokenFeatures
@@ -45,13 +46,17 @@ def sentences():
     return list(SENTENCES)
 
 
-@pytest.fixture(params=["elmo", "bert", "lm"])
+@pytest.fixture(params=["elmo", "bert", "lm", "mpnet"])
 def family(request, elmo_config, bert_config, characters, pieces, rng):
     """(an encoder, the features it reads), once for each family."""
     if request.param == "lm":
         tokens = TokenFeatures("words", ["<S>", "</S>", "<UNK>", *sorted({*" ".join(SENTENCES).split()})])
         sizes = {"width": 8, "heads": 2, "intermediate": 16, "vocabulary_size": len(tokens.vocab)}
         return lm.encoder(lm.Config("transformer", **sizes)), tokens
+    if request.param in tiny.RELATIVES:
+        sizes = {"vocabulary_size": 40, "layers": 2, "max_positions": 24, "initializer_range": 0.3}
+        config = tiny.config(request.param, **sizes, dropout=0.0, attention_dropout=0.0)
+        return FAMILIES[request.param].encoder(config), pieces
     if request.param == "elmo":
         return elmo.encoder(elmo_config), characters
     return bert.encoder(bert_config), pieces

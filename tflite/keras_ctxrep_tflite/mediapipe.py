@@ -9,6 +9,7 @@ from keras_ctxrep import tasks
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.tokens import SpecialTokens
 from keras_ctxrep_tflite import weights
 
 __all__ = ["check", "describe", "logits"]
@@ -32,6 +33,8 @@ def check(bundle: Bundle, source: str | Path) -> None:
         reason = "its text tasks read single texts, and this model pairs"
     elif not bundle.lowercase:
         reason = "its tokenizer always lower-cases text, and this model is cased"
+    elif bundle.special_tokens != SpecialTokens():
+        reason = f"its tokenizer has BERT's special tokens, and this vocabulary {bundle.special_tokens.cls}"
     elif any("\n" in label or not label for label in bundle.labels):
         reason = "labels are the lines of a file, and one of them is empty or has a line break"
     if reason:

@@ -101,13 +101,14 @@ export function featuresOf(bundle, vocab, unicode) {
   if (["esim", "bidaf"].includes(stack?.kind)) {
     throw new Error(`the task network ${stack.kind}, which reads the texts of a pair apart, is not supported in the browser`);
   }
-  if (family === "bert" || (family === "static" && config.pieces)) return new WordPieces(bundle, vocab, unicode);
+  if (family === "static" && config.pieces) return new WordPieces(bundle, vocab, unicode);
   if (family === "static") return new Words(bundle, unicode, { word_ids: staticIds(config, vocab, unicode) });
   if (family === "lm") {
     if (reads.words) throw new Error("a tagger over a language model is not supported in the browser");
     return new TokenFeatures(bundle, vocab, unicode);
   }
-  if (family !== "elmo") throw new Error(`family ${family}: not one of bert, elmo, static, lm`);
+  if (family !== "elmo" && config.heads) return new WordPieces(bundle, vocab, unicode); // a Transformer encoder
+  if (family !== "elmo") throw new Error(`family ${family}: neither elmo, static, lm nor a Transformer encoder`);
   if (config.words) return new Words(bundle, unicode, { word_ids: lineNumbers(vocab, "<UNK>") });
   /** @type {Record<string, (word: string) => number|number[]>} */
   const ids = { char_ids: characterIds(config.max_characters) };

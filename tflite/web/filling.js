@@ -20,7 +20,7 @@ export class Filler {
     this.bundle = bundle;
     this.vocab = vocab;
     this.features = new WordPieces(bundle, vocab, unicode);
-    this.mask = this.features.special(MASK);
+    this.mask = this.features.special(this.features.maskPiece);
     this.run = run;
     this.positions = positions;
   }
@@ -52,7 +52,7 @@ export class Filler {
     return answers;
   }
 
-  /** @param {string} text @returns {number[]} [CLS] text [SEP], with the piece [MASK] where the text has that word */
+  /** @param {string} text @returns {number[]} [CLS] text [SEP], with the piece for a mask where the text has the word [MASK] */
   tokens(text) {
     const parts = text.split(MASK);
     if (parts.length === 1) throw new RangeError(`no ${MASK} in this text: write ${MASK} where a word is to be found`);

@@ -193,13 +193,16 @@ export function windowBegins(size, room, stride) {
 /** @param {number} size @returns {number[]} 0, 1, ... */
 const range = (size) => Array.from({ length: size }, (_, i) => i);
 
-/** BERT's inputs: word pieces between [CLS] and [SEP]. */
+/** BERT's inputs: word pieces between [CLS] and [SEP], which the bundle's `special_tokens` may name differently. */
 export class WordPieces {
   /** @param {any} bundle @param {string[]} vocab @param {Unicode} unicode */
   constructor(bundle, vocab, unicode) {
     this.maxLength = bundle.max_length;
     this.starts = bundle.reads.words;
-    this.maxQuestion = Math.min(64, Math.floor((this.maxLength - 3) / 2));
+    const special = { unk: "[UNK]", cls: "[CLS]", sep: "[SEP]", mask: "[MASK]", separators: 1, ...bundle.special_tokens };
+    /** @type {number} tokens between the texts of a pair */
+    this.separators = special.separators;
+    this.maxQuestion = Math.min(64, Math.floor((this.maxLength - 2 - this.separators) / 2));
     this.splitter = new Splitter(unicode, {
       lowercase: bundle.lowercase,
       stripAccents: bundle.strip_accents ?? bundle.lowercase,
@@ -208,9 +211,10 @@ export class WordPieces {
     /** @type {Map<string, number>} */
     this.ids = new Map(vocab.map((piece, id) => [piece, id]));
     this.longest = vocab.reduce((most, piece) => Math.max(most, piece.length), 0);
-    this.unknown = this.special("[UNK]");
-    this.cls = this.special("[CLS]");
-    this.sep = this.special("[SEP]");
+    this.unknown = this.special(special.unk);
+    this.cls = this.special(special.cls);
+    this.sep = this.special(special.sep);
+    this.maskPiece = special.mask;
   }
 
   /** @param {string} piece @returns {number} */
@@ -266,14 +270,15 @@ export class WordPieces {
       second = this.pieces(/** @type {string} */ (pair), most);
     }
     const before = pieces.length + (second?.length ?? 0);
-    [pieces, second] = truncatedPair(pieces, second, this.maxLength - (second ? 3 : 2));
+    [pieces, second] = truncatedPair(pieces, second, this.maxLength - (second ? 2 + this.separators : 2));
     const count = pieces.length;
     const edge = (/** @type {number} */ id) => ({ id, begin: 0, end: 0 });
-    const all = [edge(this.cls), ...pieces, edge(this.sep), ...(second ? [...second, edge(this.sep)] : [])];
+    const between = Array.from({ length: second ? this.separators : 1 }, () => edge(this.sep));
+    const all = [edge(this.cls), ...pieces, ...between, ...(second ? [...second, edge(this.sep)] : [])];
     return {
       tokens: all.map((piece) => piece.id),
       truncated: before > count + (second?.length ?? 0),
-      first: count + 2,
+      first: 1 + count + between.length,
       starts: starts && starts.map((start) => (start !== null && start <= count ? start : null)),
       offsets: all.map((piece) => [piece.begin, piece.end]),
       words,
@@ -320,18 +325,20 @@ export class WordPieces {
     const spans = [];
     for (const { word, begin, end } of pieces) spans[word] = [spans[word]?.[0] ?? begin, end];
     const words = pieces.map(({ word }) => spans[word]);
-    const room = this.maxLength - asked.length - 3;
+    const room = this.maxLength - asked.length - 2 - this.separators;
+    const before = asked.length + 1 + this.separators;
     const edge = (/** @type {number} */ id) => ({ id, begin: 0, end: 0 });
     return windowBegins(pieces.length, room, stride).map((begin) => {
       const part = pieces.slice(begin, begin + room);
-      const row = [edge(this.cls), ...asked, edge(this.sep), ...part, edge(this.sep)];
+      const between = Array.from({ length: this.separators }, () => edge(this.sep));
+      const row = [edge(this.cls), ...asked, ...between, ...part, edge(this.sep)];
       return {
         tokens: row.map((piece) => piece.id),
         truncated: asked.length < all.length,
-        first: asked.length + 2,
+        first: before,
         starts: null,
         offsets: row.map((piece) => [piece.begin, piece.end]),
-        words: [...row.slice(0, asked.length + 2).map(() => [0, 0]), ...words.slice(begin, begin + room), [0, 0]],
+        words: [...row.slice(0, before).map(() => [0, 0]), ...words.slice(begin, begin + room), [0, 0]],
       };
     });
   }

@@ -37,6 +37,7 @@ public final class Bundle {
     final Map<String, Object> config;
     final Map<String, Object> extraEmbeddings;
     final Map<String, Object> settings;
+    final Map<String, Object> specialTokens; // of word pieces, where they are not BERT's
     final String network; // over the encoder, or empty
     private final String task;
     private final List<String> labels;
@@ -77,6 +78,7 @@ public final class Bundle {
             config = object(fields.get("config"));
             extraEmbeddings = object(fields.get("extra_embeddings"));
             settings = object(fields.get("settings"));
+            specialTokens = object(fields.get("special_tokens"));
             Object kind = object(fields.get("stack")).get("kind");
             network = kind == null ? "" : (String) kind;
             Map<String, Object> hashes = object(fields.get("files"));

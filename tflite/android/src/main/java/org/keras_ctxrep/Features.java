@@ -27,8 +27,6 @@ abstract class Features {
                             + ", which reads the texts of a pair apart, is not supported here");
         }
         switch (bundle.family) {
-            case "bert":
-                return new WordPieceFeatures(bundle, bundle.indicate);
             case "elmo":
                 return new WordFeatures(bundle);
             case "static":
@@ -43,7 +41,12 @@ abstract class Features {
                 }
                 return new TokenFeatures(bundle);
             default:
-                throw new IllegalArgumentException("family " + bundle.family + ": bert, elmo, static and lm are known");
+                if (Bundle.number(bundle.config, "heads", 0) > 0) { // a Transformer encoder
+                    boolean segments = Bundle.number(bundle.config, "segments", 1) > 1;
+                    return new WordPieceFeatures(bundle, bundle.indicate && segments);
+                }
+                throw new IllegalArgumentException(
+                        "family " + bundle.family + ": neither elmo, static, lm nor a Transformer encoder");
         }
     }
 

@@ -30,7 +30,10 @@ final class TokenFeatures extends Features {
         units = String.valueOf(bundle.config.get("units"));
         vocab = new ArrayList<>(bundle.vocab);
         if (units.equals("pieces")) {
-            pieces = new WordPiece(vocab, new Splitter(bundle.lowercase, bundle.stripAccents, bundle.splitCjk));
+            pieces = new WordPiece(
+                    vocab,
+                    new Splitter(bundle.lowercase, bundle.stripAccents, bundle.splitCjk),
+                    bundle.specialTokens);
             end = pieces.separator;
             never = new int[] {pieces.pad, pieces.unknown, pieces.begin, pieces.mask};
             return;

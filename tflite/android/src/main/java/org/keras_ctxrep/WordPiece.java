@@ -3,12 +3,14 @@ package org.keras_ctxrep;
 import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 
 /**
  * BERT's WordPiece tokenizer: each word is cut into the longest pieces of a vocabulary, from its begin on.
  *
- * <p>Devlin et al. 2018, https://arxiv.org/abs/1810.04805. Special pieces such as "[SEP]" are never recognised in text.
+ * <p>Devlin et al. 2018, https://arxiv.org/abs/1810.04805. Special pieces such as "[SEP]" are never recognised in text;
+ * a bundle's "special_tokens" names them where they are not BERT's.
  */
 final class WordPiece {
     private static final int MAX_WORD = 100; // characters; a longer word is [UNK]
@@ -18,6 +20,7 @@ final class WordPiece {
     final int begin;
     final int separator;
     final int mask;
+    final int separators; // between the texts of a pair
     private final Splitter splitter;
     private final String[] vocab;
     private final int[] hashes; // of each piece
@@ -28,9 +31,10 @@ final class WordPiece {
     /**
      * @param vocab the pieces in the order of their ids
      * @param splitter splits text into words
+     * @param special the names of special pieces, and "separators"; those of BERT are not there
      * @throws IllegalArgumentException a special piece is missing, or a piece occurs twice
      */
-    WordPiece(List<String> vocab, Splitter splitter) {
+    WordPiece(List<String> vocab, Splitter splitter, Map<String, Object> special) {
         this.splitter = splitter;
         this.vocab = vocab.toArray(new String[0]);
         Set<String> distinct = new HashSet<>(vocab);
@@ -52,11 +56,12 @@ final class WordPiece {
             slots[slot] = id + 1;
             longest = Math.max(longest, piece.length());
         }
-        pad = special("[PAD]");
-        unknown = special("[UNK]");
-        begin = special("[CLS]");
-        separator = special("[SEP]");
-        mask = special("[MASK]");
+        pad = special(special, "pad", "[PAD]");
+        unknown = special(special, "unk", "[UNK]");
+        begin = special(special, "cls", "[CLS]");
+        separator = special(special, "sep", "[SEP]");
+        mask = special(special, "mask", "[MASK]");
+        separators = Bundle.number(special, "separators", 1);
     }
 
     /** The pieces of a text, without [CLS] and [SEP]. */
@@ -125,7 +130,8 @@ final class WordPiece {
         return -1;
     }
 
-    private int special(String piece) {
+    private int special(Map<String, Object> names, String name, String otherwise) {
+        String piece = (String) names.getOrDefault(name, otherwise);
         char[] units = piece.toCharArray();
         int hash = 0;
         for (char unit : units) {
@@ -133,7 +139,7 @@ final class WordPiece {
         }
         int id = find(hash, units, 0, units.length, false);
         if (id < 0) {
-            throw new IllegalArgumentException("vocabulary: " + piece + " is missing; it is not one of a BERT");
+            throw new IllegalArgumentException("vocabulary: " + piece + " is missing, a special piece");
         }
         return id;
     }

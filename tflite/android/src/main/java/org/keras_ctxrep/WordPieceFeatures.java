@@ -7,7 +7,8 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * BERT's inputs: [CLS] text [SEP], or [CLS] text [SEP] pair [SEP].
+ * BERT's inputs: [CLS] text [SEP], or [CLS] text [SEP] pair [SEP], whose special pieces and number of [SEP] between the
+ * texts a bundle may name.
  *
  * <p>If this is too long, the longer of text and pair is truncated at its end, piece by piece; if both are and the room
  * is odd, the longer one gets the odd piece, or the pair if both are equal.
@@ -24,7 +25,9 @@ final class WordPieceFeatures extends Features {
             throw new IllegalArgumentException("max_length " + maxLength + ": at least 4 are needed");
         }
         wordPiece = new WordPiece(
-                bundle.vocab, new Splitter(bundle.lowercase, bundle.stripAccents, bundle.splitCjk));
+                bundle.vocab,
+                new Splitter(bundle.lowercase, bundle.stripAccents, bundle.splitCjk),
+                bundle.specialTokens);
         withStarts = bundle.readsWords;
         this.indicate = indicate;
         pairs = bundle.readsPair;
@@ -56,13 +59,13 @@ final class WordPieceFeatures extends Features {
             starts = query.text != null && withStarts ? words(first, row) : starts;
         }
         int[][] marks = query.marks == null ? null : positions(query, first, starts);
-        int[] kept = truncated(first.size, second == null ? -1 : second.size, maxLength - (second == null ? 2 : 3));
+        int[] kept = truncated(first.size, second == null ? -1 : second.size, maxLength - markers(second != null));
         WordPiece.Pieces pieces = new WordPiece.Pieces(maxLength);
-        add(pieces, first, 0, kept[0], true);
+        add(pieces, first, 0, kept[0], true, second != null);
         row.first = pieces.size;
         row.truncated = kept[0] < first.size;
         if (second != null) {
-            add(pieces, second, 0, kept[1], false);
+            add(pieces, second, 0, kept[1], false, true);
             row.truncated |= kept[1] < second.size;
         }
         take(row, pieces);
@@ -70,7 +73,7 @@ final class WordPieceFeatures extends Features {
             starts[i] = starts[i] <= kept[0] ? starts[i] : -1;
         }
         row.starts = starts;
-        row.marks = marks == null ? null : within(marks, row.first - 1);
+        row.marks = marks == null ? null : within(marks, kept[0] + 1);
         return row;
     }
 
@@ -135,7 +138,7 @@ final class WordPieceFeatures extends Features {
         List<Row> rows = new ArrayList<>();
         for (int begin : windowBegins(all.size, maxLength - 2, stride)) {
             WordPiece.Pieces pieces = new WordPiece.Pieces(maxLength);
-            add(pieces, all, begin, Math.min(begin + maxLength - 2, all.size), true);
+            add(pieces, all, begin, Math.min(begin + maxLength - 2, all.size), true, false);
             Row row = new Row();
             row.first = pieces.size;
             take(row, pieces);
@@ -148,16 +151,16 @@ final class WordPieceFeatures extends Features {
     List<Row> windows(Query query, int stride) {
         WordPiece.Pieces question = wordPiece.encode(query.text, maxLength);
         WordPiece.Pieces context = wordPiece.encode(query.pair);
-        int asked = Math.min(question.size, Math.min(64, (maxLength - 3) / 2));
-        int room = maxLength - asked - 3;
+        int asked = Math.min(question.size, Math.min(64, (maxLength - markers(true)) / 2));
+        int room = maxLength - asked - markers(true);
         List<Row> rows = new ArrayList<>();
         for (int begin : windowBegins(context.size, room, stride)) {
             WordPiece.Pieces pieces = new WordPiece.Pieces(maxLength);
-            add(pieces, question, 0, asked, true);
+            add(pieces, question, 0, asked, true, true);
             Row row = new Row();
             row.first = pieces.size;
             row.truncated = asked < question.size;
-            add(pieces, context, begin, Math.min(begin + room, context.size), false);
+            add(pieces, context, begin, Math.min(begin + room, context.size), false, true);
             take(row, pieces);
             row.wordBegins = new int[row.size];
             row.wordEnds = new int[row.size];
@@ -180,7 +183,7 @@ final class WordPieceFeatures extends Features {
 
     @Override
     int empty() {
-        return pairs ? 3 : 2;
+        return markers(pairs);
     }
 
     @Override
@@ -210,13 +213,20 @@ final class WordPieceFeatures extends Features {
         return inputs;
     }
 
+    /** The special pieces of a row. */
+    private int markers(boolean pair) {
+        return pair ? 2 + wordPiece.separators : 2;
+    }
+
     /** Adds pieces {@code from} to {@code to} and [SEP], the first ones behind [CLS]. */
-    private void add(WordPiece.Pieces pieces, WordPiece.Pieces text, int from, int to, boolean first) {
+    private void add(WordPiece.Pieces pieces, WordPiece.Pieces text, int from, int to, boolean first, boolean pair) {
         if (first) {
             pieces.add(wordPiece.begin, 0, 0, 0);
         }
         pieces.addAll(text, from, to);
-        pieces.add(wordPiece.separator, 0, 0, 0);
+        for (int i = first && pair ? wordPiece.separators : 1; i > 0; i--) {
+            pieces.add(wordPiece.separator, 0, 0, 0);
+        }
     }
 
     private static void take(Row row, WordPiece.Pieces pieces) {
