@@ -554,7 +554,7 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
         if part == "students":
             return student(engine, name, files, seed)
         if part == "pairs":
-            encoder = {"learned embeddings": "words", "static table": STATIC}.get(engine, args.elmo)
+            encoder = {"learned embeddings": "words", "static table": STATIC}.get(engine, str(args.elmo))
             network: dict[str, Any] = {"stack": "bidaf" if task.kind == "answer" else "esim", "units": 100}
             if engine.endswith("and learned"):
                 network["extra_embeddings"] = "words"
