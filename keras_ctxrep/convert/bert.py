@@ -33,6 +33,11 @@ class Architecture(NamedTuple):
     pairs: bool = False  #: whether it reads pairs; for a text classifier only the default
     problems: dict[str, str] = {}  # noqa: RUF012  `problem_type` of a text classifier -> task; read only
 
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it has no head."""
+        return {*self.parts} <= {"pooler"}
+
 
 REGRESSION = "regression"  # the `problem_type` of a classifier with one number
 _PROBLEMS = {

@@ -154,7 +154,7 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
     """
     name = common.architecture_to_write(bundle, architecture, only_bert=False)
     kind, layout = _architectures()[name]
-    encoder = kind.task == "embed"
+    encoder = kind.is_encoder
     model, bundle = common.multiplied_out(model, bundle)
     config = FAMILIES[bundle.family].config(**bundle.config)
     if encoder:
@@ -211,9 +211,9 @@ def weight_map(
     'classifier.bias'
     """
     kind, layout = _architectures()[architecture]
-    parts = kind.parts if kind.task != "embed" or config.pooler else ()
+    parts = kind.parts if config.pooler or not kind.is_encoder else ()
     if prefix is None:
-        prefix = "" if kind.task == "embed" else f"{layout.model_type}."
+        prefix = "" if kind.is_encoder else f"{layout.model_type}."
     names = layout.names | (layout.classifier if kind.problems else {})
     if kind.labels:  # our model is a classifier of two classes
         names |= {"logits": names["nsp_logits"]}
