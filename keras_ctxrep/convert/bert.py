@@ -99,7 +99,7 @@ def architecture(
     """
     above = set(parts) - {"pooler"}
     if above == {"classifier"}:
-        if classifier in kinds and "classifier" in kinds[classifier].parts:
+        if classifier is not None and classifier in kinds and "classifier" in kinds[classifier].parts:
             return classifier, kinds[classifier].parts
         of_texts, of_tokens = (
             next(name for name in kinds if name.endswith(f"For{what}Classification")) for what in ("Sequence", "Token")
@@ -114,8 +114,10 @@ def architecture(
     raise ValueError(f"{source}: no model has these parts together: {listed}; leave out those of other models")
 
 
-def config(options: SourceOptions, pooler: bool, family: Family = BERT) -> Config:
-    """The sizes in a config.json or bert_config.json, which have the same keys; a ValueError names a wrong option.
+def config(options: SourceOptions, pooler: bool, family: Family = BERT) -> Any:
+    """The sizes in a config.json or bert_config.json, which have the same keys, as the `Config` of a family.
+
+    A ValueError names a wrong option.
 
     Args:
         options: those of the file.

@@ -173,9 +173,9 @@ class TransformerBlock(Layer):
         seeds = [layer.next_seed() for layer in (self.drop_weights, self.drop_output, self.drop_output)]
 
         @tf.recompute_grad
-        def block(x, *bias):
+        def block(x, bias=None):
             with self.drop_weights.seeded(seeds[:1]), self.drop_output.seeded(seeds[1:]):
-                return self._block(x, mask, *(bias or (None,)), True)
+                return self._block(x, mask, bias, True)
 
         return block(x) if bias is None else block(x, bias)
 
