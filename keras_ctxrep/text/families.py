@@ -106,4 +106,5 @@ TEXT_SIDES: Mapping[str, TextSide] = {
     "lm": TextSide(_lm, generates="causal_language_model", tokens=_lm_tokens),
     "mpnet": TRANSFORMER,
     "distilbert": TRANSFORMER,
+    "electra": TRANSFORMER,
 }
