@@ -15,6 +15,7 @@ from keras_ctxrep.models.families import FAMILIES, Family, depths
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.options import CHARACTERS, WORDS, Finetuning, Options
 from keras_ctxrep.tasks import Task
+from keras_ctxrep.tasks.classify import TextTask
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import StaticFeatures, WordFeatures
 
@@ -69,7 +70,9 @@ def assemble(
     dropout = tuning.encoder_dropout if options.dropout is None else options.dropout
     dropout = 0.0 if frozen or tuning.encoder_dropout is None else dropout
     config = bundle.config | {key: dropout for key in bundle.config if key.endswith("dropout")}
-    pooler = config.get("pooler", True) or frozen
+    mixes = tuning.mix if options.mix is None else options.mix
+    pooled = isinstance(task, TextTask) and options.stack is None and not mixes
+    pooler = config.get("pooler", True) or frozen or not pooled
     if not pooler:  # of the head, and learned with it
         config |= {"pooler": True}
     bundle = replace(bundle, config=config, card="" if options.from_scratch else bundle.card)
