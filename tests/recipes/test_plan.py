@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from keras_ctxrep import recipes
 from keras_ctxrep.cli import main
+from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.recipes import finetuning
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.training import fit, progress
@@ -77,7 +78,7 @@ def terminal(monkeypatch):
 def test_an_evaluation_by_answers_shows_a_bar(tiny_model, terminal):
     model, bundle = tiny_model("classify")
     examples = [Example("the cat", "no")] * 5
-    finetuning._evaluation(bundle, examples, 2)(model)
+    finetuning._evaluation(bundle, examples, 2, keras_engine.answering(model, bundle))(model)
     shown = terminal.getvalue()
     assert all(f" {count}/5 " in shown for count in (0, 2, 4)) and "evaluating" in shown
 
