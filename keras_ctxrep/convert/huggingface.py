@@ -83,6 +83,8 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
 
     >>> import tempfile
     >>> from dataclasses import asdict
+    >>> from keras_ctxrep.models import bert
+    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
     >>> size = bert.Config(vocabulary_size=6, layers=1, width=4, heads=1, intermediate=4, max_positions=8)
     >>> bundle = Bundle("bert", "answer", asdict(size), 8, vocab=(*SPECIAL_PIECES, "a"))
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -145,6 +147,8 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
 
     >>> import tempfile
     >>> from dataclasses import asdict
+    >>> from keras_ctxrep.models import bert
+    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
     >>> size = bert.Config(vocabulary_size=6, layers=1, width=4, heads=1, intermediate=4, max_positions=8)
     >>> bundle = Bundle("bert", "pretrainer", asdict(size), 8, vocab=(*SPECIAL_PIECES, "a"))
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -207,6 +211,7 @@ def weight_map(
         prefix: prefix of the names of the encoder's tensors; None: as `transformers` writes them.
         old_norms: whether the weights of layer norms are named "gamma" and "beta".
 
+    >>> from keras_ctxrep.models import bert
     >>> [tensor.name for tensor in weight_map(bert.Config(layers=1), "BertForTokenClassification")][-1]
     'classifier.bias'
     """
