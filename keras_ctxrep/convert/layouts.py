@@ -2,16 +2,18 @@
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from keras_ctxrep.convert.bert import LAYERS
 from keras_ctxrep.convert.weights import TRANSPOSED, Tensor
 from keras_ctxrep.models.transformer import Config, Layout
 
 __all__ = ["weight_map"]
 
-HEADS = ("pooler", "mlm_transform", "mlm_norm", "mlm_bias", "nsp_logits", "logits", "span_logits")  # above the blocks
+HEADS = frozenset(chain.from_iterable(LAYERS.values()))  # layers above the blocks
 # our layer -> function from (config, classes) to the shape of its kernel or table
 SHAPES: dict[str, Callable[[Any, int], tuple[int, ...]]] = {
     "token_embedding": lambda c, _: (c.vocabulary_size, _input_width(c)),

@@ -39,17 +39,9 @@ class Config(transformer.Config):
 
 
 # bert_LAYERS_WIDTH_HEADS: the published sizes (Devlin et al. 2018; the small ones of Turc et al. 2019,
-# https://arxiv.org/abs/1908.08962), and first a tiny one for small corpora. Models narrower than BERT-base get larger
-# initial kernels than published, so that the initial outputs of a layer are as large as in BERT-base: they learn much
-# faster.
+# https://arxiv.org/abs/1908.08962), and first a tiny one for small corpora; see `transformer.sized`
 SIZES = {
-    f"bert_{layers}_{width}_{heads}": Config(
-        layers=layers,
-        width=width,
-        heads=heads,
-        intermediate=4 * width,
-        initializer_range=0.02 * max(1.0, 768 / width) ** 0.5,
-    )
+    f"bert_{layers}_{width}_{heads}": transformer.sized(Config, layers, width, heads)
     for layers, width, heads in (
         (2, 64, 2),
         *((layers, width, width // 64) for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)),

@@ -28,15 +28,9 @@ class Config(transformer.Config):
     pooler: bool = False  # published encoders have none; classifiers have one, with a ReLU
 
 
-# distilbert_LAYERS_WIDTH_HEADS: the published size, and first a tiny one with larger initial kernels, see `bert.SIZES`
+# distilbert_LAYERS_WIDTH_HEADS: the published size, and first a tiny one, see `transformer.sized`
 SIZES = {
-    f"distilbert_{layers}_{width}_{heads}": Config(
-        layers=layers,
-        width=width,
-        heads=heads,
-        intermediate=4 * width,
-        initializer_range=0.02 * max(1.0, 768 / width) ** 0.5,
-    )
+    f"distilbert_{layers}_{width}_{heads}": transformer.sized(Config, layers, width, heads)
     for layers, width, heads in ((2, 64, 2), (6, 768, 12))
 }
 

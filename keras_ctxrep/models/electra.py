@@ -30,16 +30,9 @@ class Config(transformer.Config):
     segments: Size = 2
 
 
-# electra_LAYERS_WIDTH_HEADS: small, base and large (table 6), and first a tiny one, see `bert.SIZES`
+# electra_LAYERS_WIDTH_HEADS: small, base and large (table 6), and first a tiny one, see `transformer.sized`
 SIZES = {
-    f"electra_{layers}_{width}_{heads}": Config(
-        layers=layers,
-        width=width,
-        heads=heads,
-        intermediate=4 * width,
-        input_width=input_width,
-        initializer_range=0.02 * max(1.0, 768 / width) ** 0.5,
-    )
+    f"electra_{layers}_{width}_{heads}": transformer.sized(Config, layers, width, heads, input_width=input_width)
     for layers, width, heads, input_width in (
         (2, 64, 2, 32),
         (12, 256, 4, 128),

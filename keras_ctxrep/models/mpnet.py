@@ -30,15 +30,9 @@ class Config(transformer.Config):
     buckets: Annotated[int, Range(4, 4096)] = 32  # of distances, see `layers.RelativePositionBias`
 
 
-# mpnet_LAYERS_WIDTH_HEADS: the published size, and first a tiny one with larger initial kernels, see `bert.SIZES`
+# mpnet_LAYERS_WIDTH_HEADS: the published size, and first a tiny one, see `transformer.sized`
 SIZES = {
-    f"mpnet_{layers}_{width}_{heads}": Config(
-        layers=layers,
-        width=width,
-        heads=heads,
-        intermediate=4 * width,
-        initializer_range=0.02 * max(1.0, 768 / width) ** 0.5,
-    )
+    f"mpnet_{layers}_{width}_{heads}": transformer.sized(Config, layers, width, heads)
     for layers, width, heads in ((2, 64, 2), (12, 768, 12))
 }
 

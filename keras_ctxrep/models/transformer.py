@@ -7,7 +7,7 @@ hand it to `stacked`, and with a `Layout`; see `models/mpnet.py`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import keras
 import numpy as np
@@ -31,6 +31,7 @@ __all__ = [
     "inputs",
     "normed",
     "pretrainer",
+    "sized",
     "stacked",
     "token_embedding",
     "token_vectors",
@@ -64,6 +65,28 @@ class Config:
             raise ValueError(f"activation={self.activation!r}: one of {', '.join(ACTIVATIONS)}")
         if self.width % self.heads:
             raise ValueError(f"heads={self.heads} does not divide width={self.width}")
+
+
+_C = TypeVar("_C", bound=Config)
+
+
+def sized(config: type[_C], layers: int, width: int, heads: int, **fields: Any) -> _C:
+    """A size of a family: feed-forward layers four times as wide, and larger initial kernels where it is narrow.
+
+    Models narrower than BERT-base get larger initial kernels than published, so that the initial outputs of a layer are
+    as large as in BERT-base: they learn much faster.
+
+    Args:
+        config: the family's `Config`.
+        layers, width, heads: of the encoder.
+        fields: others of the config.
+
+    >>> sized(Config, 2, 192, 3).intermediate, sized(Config, 2, 192, 3).initializer_range
+    (768, 0.04)
+    """
+    spread = 0.02 * max(1.0, 768 / width) ** 0.5
+    sizes: dict[str, Any] = {"layers": layers, "width": width, "heads": heads}
+    return config(**sizes, intermediate=4 * width, initializer_range=spread, **fields)
 
 
 # option of config.json -> field of the `Config`, type, minimum, and default if it has one
@@ -130,6 +153,12 @@ class Stacked(NamedTuple):
         layers: N x float32 (B, T, D), layer 0 being the input of the first block; padding is zero.
         pooled: {"pooled": float32 (B, D)}, if the config has a pooler.
         attention: N x float32 (B, H, T, T), if it was asked for.
+
+    >>> config = Config(vocabulary_size=9, layers=1, width=4, heads=1, intermediate=4)
+    >>> read, table = inputs(), token_embedding(config, 4)
+    >>> parts = stacked(config, read, table, table(read["token_ids"]))
+    >>> sorted(parts.inputs), sorted(parts.pooled)
+    (['mask', 'segment_ids', 'token_ids'], ['pooled'])
     """
 
     inputs: dict[str, Any]
@@ -230,6 +259,12 @@ def encoder(parts: Stacked, name: str) -> keras.Model:
     Args:
         parts: of the encoder.
         name: of the model.
+
+    >>> config = Config(vocabulary_size=9, layers=1, width=4, heads=1, intermediate=4)
+    >>> read, table = inputs(), token_embedding(config, 4)
+    >>> parts = stacked(config, read, table, table(read["token_ids"]))
+    >>> sorted(encoder(parts, "small").output)
+    ['layers', 'pooled', 'sequence']
     """
     outputs = {"layers": parts.layers, "sequence": parts.layers[-1]} | parts.pooled
     return Model(parts.inputs, outputs | ({"attention": parts.attention} if parts.attention else {}), name=name)
@@ -249,6 +284,12 @@ def pretrainer(config: Config, parts: Stacked, name: str, next_sentence: bool = 
     Call: the encoder's inputs, and {"mlm_positions": int32 (B, P)}.
 
     Returns: {"mlm_logits": float32 (B, P, V)}, with `next_sentence` also {"nsp_logits": float32 (B, 2)}.
+
+    >>> config = Config(vocabulary_size=9, layers=1, width=4, heads=1, intermediate=4)
+    >>> read, table = inputs(), token_embedding(config, 4)
+    >>> parts = stacked(config, read, table, table(read["token_ids"]))
+    >>> [*pretrainer(config, parts, "small", next_sentence=True).output]
+    ['mlm_logits', 'nsp_logits']
     """
     read = parts.inputs | {"mlm_positions": keras.Input((None,), dtype="int32", name="mlm_positions")}
     x = TakePositions(name="take_positions")(parts.layers[-1], read["mlm_positions"])  # (B, P, D)

@@ -70,8 +70,7 @@ def assemble(
     dropout = tuning.encoder_dropout if options.dropout is None else options.dropout
     dropout = 0.0 if frozen or tuning.encoder_dropout is None else dropout
     config = bundle.config | {key: dropout for key in bundle.config if key.endswith("dropout")}
-    mixes = tuning.mix if options.mix is None else options.mix
-    pooled = isinstance(task, TextTask) and options.stack is None and not mixes
+    pooled = isinstance(task, TextTask) and options.stack is None and not _mixes(options, family)
     pooler = config.get("pooler", True) or frozen or not pooled
     if not pooler:  # of the head, and learned with it
         config |= {"pooler": True}
@@ -168,6 +167,11 @@ def _stack(options: Finetuning, bundle: Bundle, needed: bool) -> dict:
     return network | ({"output_mix": True} if options.output_mix else {})
 
 
+def _mixes(options: Finetuning, family: Family) -> bool:
+    """Whether the head reads a mix of all layers."""
+    return family.tuning.mix if options.mix is None else options.mix
+
+
 def _head(options: Finetuning, task: Task, bundle: Bundle) -> dict:
     """Keyword arguments of the head."""
     if bundle.stack:
@@ -175,7 +179,7 @@ def _head(options: Finetuning, task: Task, bundle: Bundle) -> dict:
     tuning = FAMILIES[bundle.family].tuning
     default = tuning.dropout if task.head_dropout is None else task.head_dropout
     dropout = default if options.dropout is None else options.dropout
-    return {"dropout": dropout, "mix": tuning.mix if options.mix is None else options.mix, "l2": tuning.mix_l2}
+    return {"dropout": dropout, "mix": _mixes(options, FAMILIES[bundle.family]), "l2": tuning.mix_l2}
 
 
 def _extra_embeddings(source: str | Path, counts: Counter, bundle: Bundle) -> tuple[list, Bundle]:

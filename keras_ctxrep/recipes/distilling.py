@@ -158,11 +158,27 @@ def _projected(table: np.ndarray, fresh: np.ndarray) -> np.ndarray:
     """The vectors of a table (V, D) in the width of a fresh one (V, d)."""
     width = fresh.shape[1]
     centred = table - table.mean(0)
-    _, axes = np.linalg.eigh(centred.T @ centred)  # ascending
-    projected = np.zeros_like(fresh)
-    kept = axes[:, ::-1][:, :width]
-    projected[:, : kept.shape[1]] = centred @ kept
+    projected = centred @ principal_axes(centred, width)
     return projected * (fresh.std() / projected.std())
+
+
+def principal_axes(vectors: np.ndarray, width: int) -> np.ndarray:
+    """The directions, of length 1, in which vectors are largest; a product with them keeps lengths and angles best.
+
+    Args:
+        vectors: (N, D).
+        width: R, how many; behind D of them are zeros.
+
+    Returns: float32 (D, R).
+
+    >>> [round(abs(float(x)), 2) for x in principal_axes(np.array([[3.0, 4.0], [6.0, 8.0], [4.0, -3.0]]), 1)[:, 0]]
+    [0.6, 0.8]
+    >>> principal_axes(np.eye(2), 3).shape
+    (2, 3)
+    """
+    vectors = vectors.astype(np.float32)
+    axes = np.linalg.eigh(vectors.T @ vectors)[1][:, ::-1]  # descending
+    return np.pad(axes[:, :width], ((0, 0), (0, max(0, width - axes.shape[1]))))
 
 
 def _taught(predictor: Predictor, examples: Iterator, answers: bool = False) -> Iterator[Taught]:

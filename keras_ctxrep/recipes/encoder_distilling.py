@@ -297,27 +297,8 @@ def factors(table: np.ndarray, counts: Sequence[int], width: int) -> list[np.nda
     ((2, 1), [[3.0, 4.0], [6.0, 8.0]])
     """
     weights = (np.asarray(counts, table.dtype) + 1) ** 0.25
-    axes = principal_axes(table * weights[:, None], width)
+    axes = distilling.principal_axes(table * weights[:, None], width)
     return [table @ axes, axes.T]
-
-
-def principal_axes(vectors: np.ndarray, width: int) -> np.ndarray:
-    """The directions, of length 1, in which vectors are largest; a product with them keeps lengths and angles best.
-
-    Args:
-        vectors: (N, D).
-        width: R, how many; behind D of them are zeros.
-
-    Returns: float32 (D, R).
-
-    >>> [round(abs(float(x)), 2) for x in principal_axes(np.array([[3.0, 4.0], [6.0, 8.0], [4.0, -3.0]]), 1)[:, 0]]
-    [0.6, 0.8]
-    >>> principal_axes(np.eye(2), 3).shape
-    (2, 3)
-    """
-    vectors = vectors.astype(np.float32)
-    axes = np.linalg.eigh(vectors.T @ vectors)[1][:, ::-1]  # descending
-    return np.pad(axes[:, :width], ((0, 0), (0, max(0, width - axes.shape[1]))))
 
 
 def _split_piece(piece: str, known: Mapping[str, int]) -> list[str]:
@@ -450,7 +431,7 @@ class TeacherVectors:
         """
         if self.axes is None and width != self.width:
             words, _, texts = self._of_shard(shard)
-            self.axes = tuple(principal_axes(part, width) for part in (*np.moveaxis(words, 1, 0), texts))
+            self.axes = tuple(distilling.principal_axes(part, width) for part in (*np.moveaxis(words, 1, 0), texts))
             self.width = width
 
     def _reduced(self, shard: Shard) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
