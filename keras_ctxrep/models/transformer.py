@@ -194,6 +194,10 @@ def token_embedding(config: Config, width: int) -> ReversibleEmbedding:
 def normed(config: Config, x: Any) -> Any:
     """Layer norm and dropout of the sum of embeddings, float32 (B, T, D).
 
+    Args:
+        config: sizes.
+        x: the sum.
+
     >>> normed(Config(), keras.Input((None, 8))).shape
     (None, None, 8)
     """
