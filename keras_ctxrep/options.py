@@ -326,6 +326,11 @@ class Frequent(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sampled(Options):
+    samples: int | None = optional("model >0  words sampled for the softmax in training (default: the full softmax)")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Counted(Options):
     min_count: int = option(5, "data >0  minimum count of a word in the corpus")
     cased: bool = option(False, "data  keep case")
@@ -422,8 +427,10 @@ class Fit(Schedule, Patience):
     size=optional("""elmo: a size, such as elmo_2x1024_128_2048cnn_1xhighway (default: a small one, or as init)
         bert: a size, such as bert_12_768_12 (default: a small one, or as init)
         lm: a size, such as lm_lstm_2x200 (default: a small one, or as init)"""),
+    samples=optional("""elmo: words sampled for the softmax (published: 8192; default: the full softmax)
+        lm: --units words: words sampled for the softmax (default: the full softmax)"""),
 )
-class Pretraining(Sized, Text, Training):
+class Pretraining(Sampled, Sized, Text, Training):
     """Options of `recipes.pretrain`."""
 
     RATES = MappingProxyType({"adamw": 1e-3, "adagrad": 0.2, "lamb": 1e-3})  # optimizer -> its learning rate
@@ -435,9 +442,6 @@ class Pretraining(Sized, Text, Training):
     unroll: int | None = optional("""model >0  elmo: running text, N words per step (published: 20; default: whole
         sentences)
         lm: tokens of running text per step (default: 35)""")
-    samples: int | None = optional("""model >0  elmo: words sampled for the softmax (published: 8192; default: the full
-        softmax)
-        lm: --units words: words sampled for the softmax (default: the full softmax)""")
     optimizer: str = option("adamw", choices=tuple(RATES))("""schedule  elmo: adagrad: as ELMo was published; lamb:
         for batches of thousands
         bert: lamb: for batches of thousands
@@ -584,8 +588,9 @@ class Distillation(Sized, Finetuning):
     init=optional("a student that goes on learning, from this or another text"),
     vocab_sample=option(200_000, "random sentences in which pieces are counted"),
     max_length=option(128, ">3  pieces per sentence; longer ones are cut"),
+    samples=optional("of an ELMo: words sampled for the softmax in training (default: the full softmax)"),
 )
-class EncoderDistillation(Sized, Frequent, Corpus, Training):
+class EncoderDistillation(Sampled, Sized, Frequent, Corpus, Training):
     """Options of `recipes.distill_encoder`."""
 
     LOSSES = ("words", "relations", "hidden", "texts", "masked_words", "next_sentence", "language_model")
@@ -605,8 +610,6 @@ class EncoderDistillation(Sized, Frequent, Corpus, Training):
     )
     vectors: AnyPath | None = optional("""output FOLDER neutral  keep the teacher's vectors in this folder, for
         further runs (default: in --out, until the run ends)""")
-    samples: int | None = optional("""model >0  of an ELMo: words sampled for the softmax in training (default: the full
-        softmax)""")
     sentences: int | None = (
         optional("""data >0  random sentences of the corpus that the teacher reads, which the student
         reads again and again (default: all)""")

@@ -123,7 +123,8 @@ def test_an_unknown_keyword_names_the_nearest_option():
 
 # names that options of classes beside each other share, each with a meaning or a type of its own; it may shrink
 SHARED = {
-    "batch_size", "cache", "epochs", "layers", "learning_rate", "max_length", "temperature", "units", "vocab_size",
+    "batch_size", "cache", "epochs", "layers", "learning_rate", "max_length", "sentences", "temperature", "units",
+    "vocab_size",
 }  # fmt: skip
 
 

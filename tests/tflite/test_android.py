@@ -193,7 +193,7 @@ def test_every_character(run, tmp_path):
         vocab = (*SPECIAL_PIECES, *letters, *(f"##{letter}" for letter in letters))
         fields = tasks.bundle_fields("classify")
         split = {"lowercase": lowercase, "strip_accents": accents}
-        bundle = Bundle("bert", config={}, max_length=512, labels=("a", "b"), vocab=vocab, **split, **fields)
+        bundle = Bundle("bert", config={"heads": 1}, max_length=512, labels=("a", "b"), vocab=vocab, **split, **fields)
         assert isinstance(bundle.features, WordPieceFeatures)
         write(tmp_path / f"bert_{lowercase}_{accents}", bundle, texts)
     elmo = Bundle("elmo", config={"max_characters": 20}, max_length=128, **tasks.bundle_fields("regress"))
