@@ -15,7 +15,7 @@ def test_flips(capsys):
     printed = capsys.readouterr().out
     assert code == 0, printed
     files = {Path(line["file"]).name: line for line in map(json.loads, printed.splitlines())}
-    assert files.keys() == {"bundle.json", "card.md", "model.weights.h5", "vocab.txt"}
+    assert files.keys() == {"bundle.json", "card.md", "graph.xz", "model.weights.h5", "vocab.txt"}
     assert all(line.get("refused", 0) + line.get("the same", 0) == 4 for line in files.values())
     assert files["model.weights.h5"]["refused"] == files["vocab.txt"]["refused"] == 4
 
