@@ -19,7 +19,6 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokenizers import Encoding, Tokenizer, pre_tokenizers
@@ -125,11 +124,13 @@ class Subwords:
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
-def parse(text: str | bytes, source: str | Path = "tokenizer.json", special: Collection[str] = ()) -> Subwords:
+def parse(
+    text: str | bytes | dict[str, Any], source: object = "tokenizer.json", special: Collection[str] = ()
+) -> Subwords:
     """The tokenizer of a tokenizer.json, ours or one of a Hugging Face folder.
 
     Args:
-        text: of the file.
+        text: of the file, or what it says.
         source: its name, for messages.
         special: pieces that are never made of text, beside the added tokens.
 
@@ -137,7 +138,7 @@ def parse(text: str | bytes, source: str | Path = "tokenizer.json", special: Col
         ValueError: it is damaged, or has what `Subwords` cannot represent; the message names file, key and value.
     """
     try:
-        return _parse(_Options("", read_json(text)), special)
+        return _parse(_Options("", text if isinstance(text, dict) else read_json(text)), special)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
 
