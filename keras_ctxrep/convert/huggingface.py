@@ -183,7 +183,7 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
             tokenizer["model_input_names"] = ["input_ids", "attention_mask"]
     files = {
         **({} if bundle.tokenizer else {VOCAB: vocab_text(bundle.vocab)}),
-        TOKENIZER: _tokenizer(bundle).to_str(pretty=True),
+        TOKENIZER: _tokenizer(bundle),
         TOKENIZER_OPTIONS: json.dumps(tokenizer | special, indent=1) + "\n",
         OPTIONS: json.dumps(_config_json(bundle, config, name, kind, layout), indent=1, ensure_ascii=False) + "\n",
     }
@@ -705,8 +705,8 @@ def _pieces(tokenizer: SourceOptions) -> list[str]:
     return sorted(ids, key=ids.__getitem__)
 
 
-def _tokenizer(bundle: Bundle) -> Tokenizer:
-    """The tokenizer of `tokenizers`, with the markers of a text and a pair."""
+def _tokenizer(bundle: Bundle) -> str:
+    """The text of tokenizer.json, with the markers of a text and a pair."""
     ids = {piece: index for index, piece in enumerate(bundle.vocab)}
     special = bundle.special_tokens
     template = processors.TemplateProcessing(
@@ -720,7 +720,8 @@ def _tokenizer(bundle: Bundle) -> Tokenizer:
         trimming = processors.ByteLevel(trim_offsets=True, add_prefix_space=prefix)
         tokenizer.post_processor = template if unigram else processors.Sequence([trimming, template])
         tokenizer.decoder = decoders.Metaspace() if unigram else decoders.ByteLevel()
-        return tokenizer
+        exact = {"model": json.loads(bundle.tokenizer)["model"]}  # `tokenizers` rounds the scores of pieces
+        return json.dumps(json.loads(tokenizer.to_str()) | exact, indent=2, ensure_ascii=False)
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token=special.unk))
     tokenizer.add_special_tokens([getattr(special, name) for name in SPECIAL])
     tokenizer.normalizer = normalizers.BertNormalizer(
@@ -732,4 +733,4 @@ def _tokenizer(bundle: Bundle) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = template
     tokenizer.decoder = decoders.WordPiece()
-    return tokenizer
+    return tokenizer.to_str(pretty=True)

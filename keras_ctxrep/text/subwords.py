@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from tokenizers import Encoding, Tokenizer, pre_tokenizers
+from tokenizers import Encoding, Tokenizer, decoders, pre_tokenizers
 
 from keras_ctxrep.checks import printable, read_json
 from keras_ctxrep.text.tokens import Piece, SpecialTokens, encoded, strings
@@ -367,6 +367,15 @@ Piece(id=7, start=4, end=5, word=2)]
     def of_words(self) -> "SubwordTokenizer":
         """The tokenizer of words that come split, of which each begins as it does within a text."""
         return SubwordTokenizer(replace(self.subwords, prefix="always", add_prefix_space=True), self.special_tokens)
+
+    @cached_property
+    def readable(self) -> list[str]:
+        """The text of each piece, with a space where it has one."""
+        if self.subwords.kind == "unigram":
+            return [piece.replace(SPACE, " ") for piece in self.vocab]
+        added = {each.id for each in self.subwords.added}
+        decode = decoders.ByteLevel().decode
+        return [piece if id in added else decode([piece]) for id, piece in enumerate(self.vocab)]
 
     def encode(self, text: str) -> list[Piece]:
         """Pieces of one text, without those that mark it."""
