@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer, decoders, models, pre_tokenizers
@@ -169,7 +169,7 @@ class _Options:
             self.refuse(key, f"{' or '.join(json.dumps(each, ensure_ascii=False) for each in allowed)} is read")
         return value
 
-    def refuse(self, key: str, why: str) -> None:
+    def refuse(self, key: str, why: str) -> NoReturn:
         path = f"{self.path}.{key}".lstrip(".")
         raise ValueError(f"{path}={printable(repr(self.values.get(key)), 60)}: {why}")
 
