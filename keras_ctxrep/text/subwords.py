@@ -261,7 +261,7 @@ def _bpe(model: _Options) -> list[str]:
     ):
         model.only(key, *allowed)
     ids = model.get("vocab", dict, {})
-    pieces = sorted(ids, key=lambda piece: (str(type(ids[piece])), ids[piece]))
+    pieces = sorted(ids, key=lambda piece: ids[piece] if type(ids[piece]) is int else -1)
     if [ids[piece] for piece in pieces] != [*range(len(pieces))]:
         raise ValueError(
             f"model.vocab: the ids of its {len(pieces):,} pieces are not 0 to {len(pieces) - 1:,}, each once"
