@@ -700,6 +700,8 @@ class Embedding(Batched, FolderEngine):
     carry_state: bool = option(False, "ELMo: carry the state from batch to batch, as bilm-tf does")
     cache: AnyPath | None = optional("""VOCAB.txt  ELMo: words, one a line, whose token vectors are computed once and
         kept""")
+    role: str | None = optional("""query|passage|...  --layers vector, of an encoder that has roles: what its prefix is
+        put before each sentence for""")
 
     def __post_init__(self):
         super().__post_init__()
@@ -712,6 +714,8 @@ class Embedding(Batched, FolderEngine):
             raise ValueError(f"pieces={self.pieces!r}: of words; without words every piece has a vector")
         if self.layers == "vector" and (self.words or self.carry_state or self.cache is not None):
             raise ValueError("layers='vector': of whole texts; leave out words, carry_state and cache")
+        if self.layers != "vector" and self.role is not None:
+            raise ValueError(f"role={self.role!r}: for layers='vector', and they are {self.layers!r}; leave it out")
         if self.layers != "vector" and self.engine == LITERT:
             raise ValueError(f"engine={self.engine!r}: for layers='vector', and they are {self.layers!r}; leave it out")
 
@@ -740,6 +744,8 @@ class Indexing(Overwriting, Reading):
     storage: str | None = optional("""output float32|float16|int8  how vectors are stored: int8 is searched in a quarter
         of the memory, over float16 ones that decide (default: float32; with --add that of the index)""")
     add: bool = option(False, "output  add rows to the index that is there")
+    role: str | None = optional("""of the texts, of an encoder that has roles (default: passage; queries then have the
+        role query, with another role the same)""")
 
     def __post_init__(self):
         super().__post_init__()

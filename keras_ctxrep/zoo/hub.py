@@ -40,8 +40,9 @@ FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "added_tokens.json",
-    "modules.json",  # this and the next file are of sentence-transformers
+    "modules.json",  # this and the next two files are of sentence-transformers
     "sentence_bert_config.json",
+    "config_sentence_transformers.json",
     "*_Pooling/config.json",
     "*.safetensors.index.json",
     WEIGHTS,
