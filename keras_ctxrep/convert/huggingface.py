@@ -68,8 +68,8 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
     The architecture is determined by the tensors, and by config.json where they are ambiguous. Warnings report heads
     in config.json without weights, a pooler that no head reads, tokens added to the vocabulary, which are not
     recognised in texts, and modules of sentence-transformers with weights on top of the model. How these pool a text,
-    and their prompts, are kept in the bundle. Weights in float16 and bfloat16 are converted to float32. The only unpickling is by
-    `torch.load(weights_only=True)` in PyTorch versions in which that is safe.
+    and their prompts, are kept in the bundle. Weights in float16 and bfloat16 are converted to float32. The only
+    unpickling is by `torch.load(weights_only=True)` in PyTorch versions in which that is safe.
 
     Args:
         folder: a folder with config.json, model.safetensors or pytorch_model.bin (whole or in shards), and vocab.txt or

@@ -437,7 +437,8 @@ def load(name: str | Path, threads: int | None = None, engine: str = AUTO) -> Mo
 
     Args:
         name: a model folder, a SavedModel (BASE/NAME or a version of it), a .tflite file, the name of a published model
-            that comes with the package or was downloaded, or hf://OWNER/NAME, which is downloaded.
+            that comes with the package or was downloaded, hf://OWNER/NAME, which is downloaded, or a folder of
+            `transformers`, as the Hub's clients download it; both are converted once, into the cache.
         threads: of LiteRT; None: one for a .tflite file, all cores for a model folder.
         engine: of a model folder, what predicts, encodes and fills masks. "auto": LiteRT or Keras, whichever is quicker
             for the texts that are asked together, see `inference.automatic.AutoEngine`; their answers differ by

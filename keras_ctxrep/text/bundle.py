@@ -87,8 +87,8 @@ class Bundle:
         columns: names of the columns, or their numbers, in the files that a task model was trained from.
         scripts: of the letters of the text that an ELMo was pretrained on, as `text.scripts.script` names them, for a
             warning of texts in others; empty: not known.
-        roles: what is put before a text by its role, such as {"query": "query: ", "passage": "passage: "}, where an encoder
-            was trained so; "": before a text without a role. Empty: nothing is.
+        roles: what is put before a text by its role, such as {"query": "query: ", "passage": "passage: "}, where an
+            encoder was trained so; "": before a text without a role. Empty: nothing is.
         base: of a model folder that has changes of an encoder's weights instead of weights: {"name": of the encoder,
             "weights": SHA-256 of its file of weights}.
         versions: of the packages that wrote it.

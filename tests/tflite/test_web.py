@@ -180,15 +180,15 @@ def test_roles(tmp_path):
         });
         const texts = ["the cat", ""];
         const vectors = [];
-        for (const role of ["query", "passage", null]) vectors.push((await model.encode(texts, role)).map((v) => [...v]));
+        for (const role of ["query", "passage", null]) vectors.push(...(await model.encode(texts, role)));
         const [{ score }] = await model.search(texts[0], texts.slice(0, 1));
         const error = await model.encode(texts, "title").catch(({ message }) => message);
-        console.log(JSON.stringify({ vectors, score, error }));
+        console.log(JSON.stringify({ vectors: vectors.map((vector) => [...vector]), score, error }));
         """,
     )
     rows = bundle.features.encode([f"{prefix}the cat" for prefix in bundle.roles.values()])
     ids = bundle.features.collate(rows, length=8)["token_ids"]
-    assert result["vectors"] == [[row, [0] * 8] for row in ids.tolist()]
+    assert result["vectors"] == [vector for row in ids.tolist() for vector in (row, [0] * 8)]
     query, passage = unit(ids[:2])
     assert result["score"] == pytest.approx(query @ passage)
     assert result["error"] == "role=title: this model has query, passage"
