@@ -686,8 +686,16 @@ class StaticPretraining(Distributed, Logged, Counted, Static):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Role(Options):
+    """The role of texts that are encoded."""
+
+    role: str | None = optional("""of the texts, for an encoder that has roles, as query and passage: its prefix is put
+        before each text (default: none; of an index passage)""")
+
+
+@dataclass(frozen=True, kw_only=True)
 @defaults(batch_size=option(32, "sentences computed together"))
-class Embedding(Batched, FolderEngine):
+class Embedding(Role, Batched, FolderEngine):
     """Options of `recipes.embed`."""
 
     layers: str | None = optional("""vector|all|mix|top|mean|pooled  what is written of a sentence, see above (default:
@@ -700,8 +708,6 @@ class Embedding(Batched, FolderEngine):
     carry_state: bool = option(False, "ELMo: carry the state from batch to batch, as bilm-tf does")
     cache: AnyPath | None = optional("""VOCAB.txt  ELMo: words, one a line, whose token vectors are computed once and
         kept""")
-    role: str | None = optional("""query|passage|...  --layers vector, of an encoder that has roles: what its prefix is
-        put before each sentence for""")
 
     def __post_init__(self):
         super().__post_init__()
@@ -734,7 +740,7 @@ class Generation(Seeded):
 
 @dataclass(frozen=True, kw_only=True)
 @defaults(overwrite=option(False, "replace the index that is there"))
-class Indexing(Overwriting, Reading):
+class Indexing(Role, Overwriting, Reading):
     """Options of `recipes.index`."""
 
     passages: int | None = optional("""data N >1  split longer texts into passages of so many words, for `ctxrep ask`
@@ -744,8 +750,6 @@ class Indexing(Overwriting, Reading):
     storage: str | None = optional("""output float32|float16|int8  how vectors are stored: int8 is searched in a quarter
         of the memory, over float16 ones that decide (default: float32; with --add that of the index)""")
     add: bool = option(False, "output  add rows to the index that is there")
-    role: str | None = optional("""of the texts, of an encoder that has roles (default: passage; queries then have the
-        role query, with another role the same)""")
 
     def __post_init__(self):
         super().__post_init__()
