@@ -59,10 +59,9 @@ class Convert(Command[str]):
     rank: int = argument("[--rank N] >=1  changes: of the differences of matrices; that of --lora loses nothing", 16)
     pairs: bool = argument("[--pairs]  huggingface: the classifier reads pairs, which its files do not record")
     roles: Mapping[str, str] | None = argument(
-        parse=_prefix
-    )("""[--role NAME=PREFIX ...]  --from: what the encoder reads
-        before a text of each role, as its card says, such as query='query: ' passage='passage: '; search uses these
-        two (default: the prompts in the files)""")
+        "[--role NAME=PREFIX ...]  --from: put before texts of a role: query='query: ' (default: prompts in the files)",
+        parse=_prefix,
+    )
 
     def __post_init__(self):
         super().__post_init__()

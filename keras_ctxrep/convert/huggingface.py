@@ -56,7 +56,7 @@ PROBLEMS = ARCHITECTURES["BertForSequenceClassification"].problems
 PAIRS = "ctxrep_pairs"  # our own key in config.json: whether a classifier reads pairs of texts
 # files that `write` does not write; those of another model in the folder would be read with this one
 _INDICES = (f"{WEIGHTS}.index.json", f"{PICKLED}.index.json")
-STALE = (ADDED, "special_tokens_map.json", *_INDICES, MODULES, MODULE_OPTIONS)
+STALE = (ADDED, "special_tokens_map.json", *_INDICES, MODULES, MODULE_OPTIONS, SENTENCE_OPTIONS)
 # CVE-2025-32434 and CVE-2026-24747: earlier versions may execute code in a file despite weights_only=True
 TORCH = (2, 10)
 SPECIAL = ("unk", "sep", "pad", "cls", "mask")  # NAME_token in tokenizer_config.json

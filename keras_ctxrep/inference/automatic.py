@@ -129,10 +129,10 @@ class AutoEngine(Engine):
 
     @cached_property
     def encode(self) -> Predictor:
-        from keras_ctxrep_tflite.graphs import ENCODER, Graph
-
         if self._both.bundle.encodes:
             return self._both
+        from keras_ctxrep_tflite.graphs import ENCODER, Graph
+
         graph = Graph.of(self._folder, self.bundle, ENCODER)
         return self._keras.encode if graph is None else Predictor(graph.bundle, _Quicker(self, graph.bundle, graph))
 

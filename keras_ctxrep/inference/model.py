@@ -158,7 +158,7 @@ class Model:
             normalize: scale the vectors to length 1. A model that was trained to do so does it anyway.
             show_progress: show a progress bar.
             role: of the texts, "query" or "passage" of an encoder that was trained with a prefix for each, which is put
-                before the texts, see `Bundle.roles`; None: the texts as they are.
+                before the texts, see `Bundle.roles`; None: none, and of most models the texts as they are.
 
         Returns: float32 (B, D), of one string (D,). A text without words has zeros, which stay zeros where the others
             are scaled.

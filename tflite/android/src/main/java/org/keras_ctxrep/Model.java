@@ -203,7 +203,7 @@ public final class Model implements AutoCloseable {
                     "this model reads " + (bundle.readsPair ? "pairs of texts" : "one text at a time"));
         }
         check(text, words, marks);
-        String prefix = bundle.prefix(role);
+        String prefix = text == null ? "" : bundle.prefix(role);
         List<String> split = words == null ? null : new ArrayList<>();
         for (int i = 0; split != null && i < words.size(); i++) {
             split.add(Characters.wellFormed(words.get(i)));
