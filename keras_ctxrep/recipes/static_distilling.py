@@ -100,8 +100,8 @@ def _student(teacher: Bundle, counts: Counter[int], options: StaticDistillation)
         else tuple(frequent_pieces(teacher.vocab, counts, size, teacher.special_tokens.pieces))
     )
     config = static.Config(words=len(vocab), width=options.dims, pieces=True)
-    changes = {"config": asdict(config), "vocab": vocab, "pooling": "mean", "normalize": True, "card": ""}
-    return replace(teacher, family="static", max_length=LENGTH, **changes)
+    changes = {"config": asdict(config), "vocab": vocab, "pooling": "mean", "normalize": True}
+    return replace(teacher, family="static", max_length=LENGTH, card="", roles={}, **changes)
 
 
 def _specials(bundle: Bundle) -> list[int]:
