@@ -70,7 +70,7 @@ def read(
         )
     except ValueError as error:
         raise ValueError(f"{options.source}: {error}") from None
-    end = SpecialTokens(*[END] * 5)
+    end = SpecialTokens(END, END, END, END, END)
     if END not in subwords.pieces:
         raise ValueError(f"{source.parent}: its tokenizer has no piece {END}")
     fields: dict[str, Any] = {"special_tokens": end, "tokenizer": subwords.to_json(), "lowercase": False}

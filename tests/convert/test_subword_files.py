@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from keras_ctxrep import saving
 from keras_ctxrep.convert import huggingface, kerashub, subword_files
+from keras_ctxrep.recipes import corpora
 from keras_ctxrep.text.subwords import ROBERTA_TOKENS, Added, SubwordTokenizer
 from tests import golden, golden_text, tiny
 
@@ -162,6 +163,8 @@ def test_refusals(folder, tmp_path):
     (hub / "config.json").write_text(json.dumps(options | {"model_type": "camembert"}))
     with pytest.raises(ValueError, match="model_type is 'camembert'; only 'bert' or "):
         huggingface.read(hub)
+    with pytest.raises(ValueError, match=r"whose tokenizer is a tokenizer\.json; one over WordPiece is needed"):
+        corpora.word_pieces(bundle_of("bpe"))  # as pretraining and smaller vocabularies do
     bundle = bundle_of("unigram", "bert")
     with pytest.raises(ValueError, match=r"a model with a tokenizer\.json: this format holds a BERT over WordPiece"):
         kerashub.write(tmp_path / "preset", saving.build(bundle), bundle)
