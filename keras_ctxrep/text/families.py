@@ -12,8 +12,9 @@ from keras_ctxrep.text.features import (
     WordFeatures,
     WordPieceFeatures,
 )
+from keras_ctxrep.text.subwords import SubwordTokenizer
 from keras_ctxrep.text.tokens import WordPiece
-from keras_ctxrep.text.units import SentenceTokens, TokenFeatures
+from keras_ctxrep.text.units import SentenceTokens, SubwordTokens, TokenFeatures
 
 if TYPE_CHECKING:
     from keras_ctxrep.text.bundle import Bundle
@@ -57,8 +58,11 @@ def _elmo(bundle: "Bundle") -> Features:
 
 
 def _word_pieces(bundle: "Bundle", indicate: bool) -> WordPieceFeatures:
-    casing = bundle.lowercase, bundle.strip_accents, bundle.split_cjk
-    pieces = WordPiece(bundle.vocab, *casing, bundle.special_tokens)
+    if bundle.tokenizer:
+        pieces = SubwordTokenizer(bundle.subwords, bundle.special_tokens)
+    else:
+        casing = bundle.lowercase, bundle.strip_accents, bundle.split_cjk
+        pieces = WordPiece(bundle.vocab, *casing, bundle.special_tokens)
     return WordPieceFeatures(pieces, bundle.max_length, bundle.reads.words, indicate)
 
 
@@ -80,6 +84,9 @@ def _static_words(bundle: "Bundle") -> StaticFeatures:
 
 
 def _lm(bundle: "Bundle") -> TokenFeatures:
+    if bundle.tokenizer:
+        tokenizer = SubwordTokenizer(bundle.subwords, bundle.special_tokens)
+        return SubwordTokens(tokenizer, bundle.max_length, bundle.reads.words)
     casing = {"lowercase": bundle.lowercase, "strip_accents": bundle.strip_accents, "split_cjk": bundle.split_cjk}
     return TokenFeatures(bundle.config["units"], bundle.vocab, bundle.max_length, bundle.reads.words, **casing)
 
@@ -107,4 +114,5 @@ TEXT_SIDES: Mapping[str, TextSide] = {
     "mpnet": TRANSFORMER,
     "distilbert": TRANSFORMER,
     "electra": TRANSFORMER,
+    "roberta": TRANSFORMER,
 }

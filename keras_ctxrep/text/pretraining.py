@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_ctxrep.text.artifacts import read_arrays
 from keras_ctxrep.text.features import Features, Row, WordPieceFeatures, line_numbers
+from keras_ctxrep.text.subwords import SubwordTokenizer
 from keras_ctxrep.text.tokens import Characters, WordPiece, count_words
 
 __all__ = [
@@ -444,7 +445,7 @@ class Masking:
     [1, 2]
     """
 
-    def __init__(self, wordpiece: WordPiece, fraction: float = 0.15, whole_words: bool = False):
+    def __init__(self, wordpiece: WordPiece | SubwordTokenizer, fraction: float = 0.15, whole_words: bool = False):
         if not 0 < fraction < 1:
             raise ValueError(f"fraction={fraction}: of the pieces, between 0 and 1")
         self.mask, self.fraction, self.whole_words = wordpiece.mask, fraction, whole_words
@@ -453,7 +454,7 @@ class Masking:
         self._ordinary = np.flatnonzero(~self._special)
         if not len(self._ordinary):
             raise ValueError("vocabulary: only special pieces, and so nothing to predict")
-        self._inner = np.array([piece.startswith("##") for piece in wordpiece.vocab])
+        self._inner = np.array([piece.startswith("##") for piece in wordpiece.readable])
 
     def __call__(self, pair: tuple[Row, bool], rng: np.random.Generator) -> Masked:
         row, follows = pair

@@ -227,6 +227,7 @@ class WordPiece:
         if missing:
             raise ValueError(f"vocabulary: {', '.join(missing)} missing; a BERT vocab.txt holds one piece a line")
         self.vocab, self.lowercase, self.split_cjk = list(vocab), lowercase, split_cjk
+        self.readable: Sequence[str] = self.vocab
         self.strip_accents = lowercase if strip_accents is None else strip_accents
         self.casing = Casing(lowercase, self.strip_accents, split_cjk)
         self.special_tokens = special_tokens
@@ -293,6 +294,11 @@ class WordPiece:
         ids = tokenizer.get_vocab()
         return cls(sorted(ids, key=ids.__getitem__), lowercase, strip_accents, split_cjk)
 
+    @property
+    def of_words(self) -> "WordPiece":
+        """The tokenizer of words that come split: itself."""
+        return self
+
     def encode(self, text: str) -> list[Piece]:
         """Pieces of one text, without [CLS] and [SEP]."""
         return self.encode_batch([text])[0]
@@ -306,6 +312,10 @@ class WordPiece:
                 word in the result may then be others.
         """
         return self._with_beginnings(texts, most, self._pieces, lambda text: self._beginning(text, most or 0, True))
+
+    def ids_around_masks(self, parts: Sequence[str]) -> list[list[int]]:
+        """The ids of each part of a text between which masks stand."""
+        return self.ids_batch(parts)
 
     def ids_batch(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
         """The ids of `encode_batch`, faster.
@@ -323,7 +333,7 @@ class WordPiece:
         self, texts: Sequence[str], most: int | None, whole: Callable[[list[str]], list], beginning: Callable
     ) -> list:
         """A list for each text: `whole` of all that are short, `beginning` of each that is long."""
-        texts = _strings(texts)
+        texts = strings(texts)
         if most is None or not any(len(text) > enough(most) for text in texts):
             return whole(texts)
         results = iter(whole([text for text in texts if len(text) <= enough(most)]))
@@ -338,7 +348,7 @@ class WordPiece:
         return [Piece(id, *placed(start, end, places), word) for id, start, end, word in self.encode(short)]
 
     def _pieces(self, texts: list[str]) -> list[list[Piece]]:
-        encodings = self._encoded(texts, self._tokenizer.encode_batch)
+        encodings = encoded(texts, self._tokenizer.encode_batch)
         rows = (zip(each.ids, each.offsets, each.word_ids, strict=True) for each in encodings)
         return [[Piece(id, *span, word or 0) for id, span, word in row] for row in rows]
 
@@ -351,20 +361,22 @@ class WordPiece:
         chunks = {*chain.from_iterable(texts)}
         ids = {chunk: self._ids[chunk] for chunk in chunks if chunk in self._ids}
         if new := list(chunks - ids.keys()):
-            encodings = self._encoded(new, self._tokenizer.encode_batch_fast)
+            encodings = encoded(new, self._tokenizer.encode_batch_fast)
             ids |= {chunk: tuple(encoding.ids) for chunk, encoding in zip(new, encodings, strict=True)}
             if len(self._ids) < self.CACHED:
                 self._ids.update((chunk, ids[chunk]) for chunk in new if len(chunk) <= self.CACHED_LENGTH)
         return ([*chain.from_iterable(map(ids.__getitem__, text))] for text in texts)
 
-    def _encoded(self, texts: list[str], encode: Callable[..., list[Encoding]]) -> list[Encoding]:
-        try:
-            return encode(texts, add_special_tokens=False)
-        except TypeError:  # an unpaired surrogate
-            return encode([_SURROGATE.sub(_REMOVED, text) for text in texts], add_special_tokens=False)
+
+def encoded(texts: list[str], encode: Callable[..., list[Encoding]]) -> list[Encoding]:
+    """What a method of a `Tokenizer` makes of texts, in which an unpaired surrogate is read as U+FFFD."""
+    try:
+        return encode(texts, add_special_tokens=False)
+    except TypeError:  # an unpaired surrogate
+        return encode([_SURROGATE.sub(_REMOVED, text) for text in texts], add_special_tokens=False)
 
 
-def _strings(texts: Sequence[str]) -> list[str]:
+def strings(texts: Sequence[str]) -> list[str]:
     """The texts as a list; a TypeError if one is no string."""
     texts = list(texts)
     for index, text in enumerate(texts if {*map(type, texts)} - {str} else ()):
