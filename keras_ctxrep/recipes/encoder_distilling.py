@@ -31,6 +31,7 @@ from keras_ctxrep.text.corpus import LONGEST, sample, shuffled
 from keras_ctxrep.text.families import TEXT_SIDES
 from keras_ctxrep.text.features import Reads, Row, WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masking, segment_pairs, single_segments
+from keras_ctxrep.text.subwords import SubwordTokenizer
 from keras_ctxrep.text.tokens import WordPiece
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
@@ -43,6 +44,7 @@ ENCODED = 20_000  # of which so many are turned into pieces at once
 PRETRAINER, BILM = "pretrainer", "language_model"
 HEADS = {"masked_words": "mlm_logits", "next_sentence": "nsp_logits"}  # loss -> output of a pretrainer
 Span = tuple[int, int]
+Pieces = WordPiece | SubwordTokenizer
 Data = Callable[[int], tf.data.Dataset]  # number of a batch -> the batches from this one on
 
 
@@ -185,7 +187,8 @@ def _student(
     if options.vocab_size is not None or options.embedding_width is not None:
         counted = counts()
     if options.vocab_size is not None:
-        pieces = frequent_pieces(corpora.word_pieces(bundle), counted, options.vocab_size)
+        tokenizer = of_kind(bundle.features, WordPieceFeatures).wordpiece
+        pieces = frequent_pieces(tokenizer, counted, options.vocab_size)
         config |= {"vocabulary_size": len(pieces)}
     if options.embedding_width is not None:
         if "embedding_width" not in config:
@@ -198,7 +201,7 @@ def _student(
         raise ValueError(f"learn: next_sentence is of a BERT, not of the family {bundle.family!r}")
     if heads:
         config |= {"pooler": "next_sentence" in heads}
-    small = replace(bundle, vocab=tuple(pieces), config=config, task=PRETRAINER if heads else "embed")
+    small = replace(with_pieces(bundle, pieces), config=config, task=PRETRAINER if heads else "embed")
     own = saving.build(small)
     known = {layer.name for layer in model.layers}
     for layer in own.layers:
@@ -208,7 +211,8 @@ def _student(
                 name = f"layer_{numbers[int(name.removeprefix('layer_'))]}"
             weights = model.get_layer(name).get_weights()
             if name == "token_embedding" and counted:
-                weights = [merged_vectors(token_vectors(model), bundle.vocab, pieces, counted)]
+                kept = of_kind(small.features, WordPieceFeatures).wordpiece
+                weights = [merged_vectors(token_vectors(model), bundle.vocab, kept, counted)]
                 if width := int(config.get("embedding_width") or 0):
                     numbers_of = {piece: number for number, piece in enumerate(bundle.vocab)}
                     weights = factors(weights[0], [counted.get(numbers_of[piece], 0) for piece in pieces], width)
@@ -217,27 +221,27 @@ def _student(
     return ModelFolder(own, replace(small, config=small.config | kept_rates, card="", roles={}))
 
 
-def frequent_pieces(wordpiece: WordPiece, counts: Mapping[int, int], size: int) -> list[str]:
+def frequent_pieces(tokenizer: Pieces, counts: Mapping[int, int], size: int) -> list[str]:
     """The most frequent pieces of a vocabulary in a corpus, in the vocabulary's order.
 
-    Special pieces stay, and every letter that occurs, alone and within a word: so no word that had pieces is [UNK].
+    Special pieces stay, and every letter that occurs, of WordPiece alone and within a word: so no text that had pieces
+    is read as unknown.
 
     Args:
-        wordpiece: the pieces.
+        tokenizer: of the vocabulary.
         counts: of each piece's number.
         size: pieces to keep.
 
     Raises:
-        ValueError: `size` has no room for special pieces and letters.
+        ValueError: `size` has no room for special pieces and letters, or the tokenizer is a byte-level BPE.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
     >>> frequent_pieces(WordPiece([*SPECIAL_PIECES, "a", "##a", "an", "and"]), {7: 1, 8: 5}, 8)
     ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', '##a', 'and']
     """
-    vocab = wordpiece.vocab
-    letters = {piece.removeprefix("##") for number, piece in enumerate(vocab) if counts.get(number)}
-    letters = {letter for piece in letters for letter in piece}
-    needed = {*wordpiece.special_tokens.pieces, *letters, *(f"##{letter}" for letter in letters)}
+    if isinstance(tokenizer, SubwordTokenizer) and tokenizer.subwords.kind == "bpe":
+        raise ValueError(f"vocab_size={size}: the pieces of a byte-level BPE are made of each other; leave it out")
+    vocab, needed = tokenizer.vocab, tokenizer.needed(counts)
     ranked = sorted(range(len(vocab)), key=lambda number: (vocab[number] not in needed, -counts.get(number, 0), number))
     least = sum(piece in needed for piece in vocab)
     if size < least:
@@ -245,33 +249,39 @@ def frequent_pieces(wordpiece: WordPiece, counts: Mapping[int, int], size: int) 
     return [vocab[number] for number in sorted(ranked[:size])]
 
 
-def merged_vectors(
-    table: np.ndarray, vocab: Sequence[str], kept: Sequence[str], counts: Mapping[int, int]
-) -> np.ndarray:
+def with_pieces(bundle: Bundle, pieces: Sequence[str]) -> Bundle:
+    """A bundle over some of the pieces of its vocabulary."""
+    tokenizer = bundle.subwords.restricted(pieces).to_json() if bundle.tokenizer else ""
+    return replace(bundle, vocab=tuple(pieces), tokenizer=tokenizer)
+
+
+def merged_vectors(table: np.ndarray, vocab: Sequence[str], kept: Pieces, counts: Mapping[int, int]) -> np.ndarray:
     """The vectors of the pieces that are kept, each merged with those of the dropped pieces that it is now a part of.
 
-    A dropped piece is split into kept ones, the longest first, and adds its vector to theirs, by its frequency and
-    divided by their number; the result has the length of the kept piece's own vector.
+    A dropped piece is cut into kept ones, and adds its vector to theirs, by its frequency and divided by their number;
+    the result has the length of the kept piece's own vector.
 
     Args:
         table: float32 (V, D).
         vocab: its V pieces.
-        kept: some of them.
+        kept: the tokenizer over some of them.
         counts: of each piece's number in a corpus.
 
     Returns: float32 (kept, D).
 
-    >>> table = np.array([[3.0, 0.0], [1.0, 0.0], [0.0, 9.0]])
-    >>> merged_vectors(table, ["a", "##b", "ab"], ["a", "##b"], {0: 1, 1: 4, 2: 1}).round(2).tolist()
+    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
+    >>> table = np.array([[3.0, 0.0], [1.0, 0.0], [0.0, 9.0]] + 5 * [[0.0, 0.0]])
+    >>> kept = WordPiece(["a", "##b", *SPECIAL_PIECES])
+    >>> merged_vectors(table, ["a", "##b", "ab", *SPECIAL_PIECES], kept, {0: 1, 1: 4, 2: 1})[:2].round(2).tolist()
     [[1.66, 2.5], [0.66, 0.75]]
     """
-    rows = {piece: row for row, piece in enumerate(kept)}
+    rows = {piece: row for row, piece in enumerate(kept.vocab)}
     numbers = {piece: number for number, piece in enumerate(vocab)}
-    own = table[[numbers[piece] for piece in kept]]
-    merged = own * np.array([max(1, counts.get(numbers[piece], 0)) for piece in kept], table.dtype)[:, None]
+    own = table[[numbers[piece] for piece in kept.vocab]]
+    merged = own * np.array([max(1, counts.get(numbers[piece], 0)) for piece in kept.vocab], table.dtype)[:, None]
     for number, piece in enumerate(vocab):
         if piece not in rows and counts.get(number):
-            parts = _split_piece(piece, rows)
+            parts = kept.cut(piece)
             for part in parts:
                 merged[rows[part]] += counts[number] * table[number] / len(parts)
     length = np.linalg.norm(merged, axis=1, keepdims=True)
@@ -299,32 +309,13 @@ def factors(table: np.ndarray, counts: Sequence[int], width: int) -> list[np.nda
     return [table @ axes, axes.T]
 
 
-def _split_piece(piece: str, known: Mapping[str, int]) -> list[str]:
-    """The known pieces that a piece consists of, the longest first; none if a letter is unknown.
-
-    >>> _split_piece("##able", {"##ab": 0, "##le": 1, "ab": 2})
-    ['##ab', '##le']
-    """
-    inner, text = piece.startswith("##"), piece.removeprefix("##")
-    parts, begin = [], 0
-    while begin < len(text):
-        prefix = "##" if inner or begin else ""
-        ends = range(len(text), begin, -1)
-        end = next((end for end in ends if prefix + text[begin:end] in known), None)
-        if end is None:
-            return []
-        parts.append(prefix + text[begin:end])
-        begin = end
-    return parts
-
-
 def _piece_counts(bundle: Bundle, read: corpora.Read, corpus, options: EncoderDistillation) -> Counter[int]:
     """How often each piece occurs in a sample of the corpus."""
     text = sample(corpora.watched(read(corpus), "counting pieces"), options.vocab_sample, options.seed)
     return count_pieces(of_kind(bundle.features, WordPieceFeatures).wordpiece, text)
 
 
-def count_pieces(wordpiece: WordPiece, sentences: Sequence[str]) -> Counter[int]:
+def count_pieces(wordpiece: Pieces, sentences: Sequence[str]) -> Counter[int]:
     """How often each piece, by its number, occurs in some sentences.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES

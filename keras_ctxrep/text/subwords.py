@@ -18,7 +18,7 @@ import base64
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
@@ -52,6 +52,7 @@ _LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())  # of bytes, first those 
 _OWN = {ord(letter): letter for letter in _LETTERS if ord(letter) < 256}
 _OTHERS = iter(letter for letter in _LETTERS if ord(letter) >= 256)
 _BYTES = [_OWN.get(byte) or next(_OTHERS) for byte in range(256)]  # byte -> letter
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 PREFIXES = ("always", "first", "never")  # when Metaspace puts a space before a text that begins with none
 
 
@@ -102,6 +103,27 @@ class Subwords:
     whitespace: bool = False
     add_prefix_space: bool = False
     added: tuple[Added, ...] = ()
+
+    def restricted(self, pieces: Sequence[str]) -> "Subwords":
+        """The unigram model with some of its pieces alone, in the order of the new ids.
+
+        Args:
+            pieces: to keep, among them the unknown one, and the added tokens that are kept.
+
+        >>> letters = Subwords("unigram", ("<unk>", "a", "b", "ab"), (0.0, -2.0, -2.0, -1.0), unknown=0)
+        >>> letters.restricted(["<unk>", "a", "b"]).scores
+        (0.0, -2.0, -2.0)
+        """
+        ids = {piece: id for id, piece in enumerate(pieces)}
+        scores = dict(zip(self.pieces, self.scores, strict=True))
+        added = (Added(ids[self.pieces[id]], lstrip) for id, lstrip in self.added if self.pieces[id] in ids)
+        return replace(
+            self,
+            pieces=tuple(pieces),
+            scores=tuple(scores[piece] for piece in pieces),
+            unknown=ids[self.pieces[self.unknown or 0]],
+            added=tuple(sorted(added)),
+        )
 
     def to_json(self) -> str:
         """The text of a tokenizer.json with what is read of it, which `parse` and `tokenizers` read."""
@@ -394,6 +416,20 @@ Piece(id=7, start=4, end=5, word=2)]
             self._tokenizer.model = models.Unigram(vocab, subwords.unknown, subwords.byte_fallback)
         else:
             self._tokenizer.model = models.BPE(ids, [*subwords.merges])
+
+    def needed(self, counts: Mapping[int, int]) -> set[str]:
+        """The pieces without which a text that has these ones would be read as unknown: letters, or bytes of a BPE.
+
+        Args:
+            counts: of each piece's id in a text.
+        """
+        found = {letter for id, piece in enumerate(self.vocab) if counts.get(id) for letter in piece}
+        bytes_ = {piece for piece in self.vocab if self.subwords.byte_fallback and _BYTE.fullmatch(piece)}
+        return {*self.special_tokens.pieces, self.vocab[self.subwords.unknown or 0], SPACE} | found | bytes_
+
+    def cut(self, piece: str) -> list[str]:
+        """The pieces that a piece would be cut into if it were text, without a space before it."""
+        return [token.value for token in self._tokenizer.model.tokenize(piece)]
 
     @cached_property
     def of_words(self) -> "SubwordTokenizer":

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -293,6 +294,38 @@ class WordPiece:
         tokenizer.train_from_iterator(_words_by_count(counts), trainer)
         ids = tokenizer.get_vocab()
         return cls(sorted(ids, key=ids.__getitem__), lowercase, strip_accents, split_cjk)
+
+    def needed(self, counts: Mapping[int, int]) -> set[str]:
+        """The pieces without which a word that has these ones would be [UNK]: letters, alone and within a word.
+
+        Args:
+            counts: of each piece's id in a text.
+        """
+        letters = {piece.removeprefix("##") for number, piece in enumerate(self.vocab) if counts.get(number)}
+        letters = {letter for piece in letters for letter in piece}
+        return {*self.special_tokens.pieces, *letters, *(f"##{letter}" for letter in letters)}
+
+    def cut(self, piece: str) -> list[str]:
+        """The pieces that a piece consists of, the longest first; none if a letter is unknown.
+
+        >>> WordPiece([*SPECIAL_PIECES, "##ab", "##le", "ab"]).cut("##able")
+        ['##ab', '##le']
+        """
+        inner, text = piece.startswith("##"), piece.removeprefix("##")
+        parts, begin = [], 0
+        while begin < len(text):
+            prefix = "##" if inner or begin else ""
+            ends = range(len(text), begin, -1)
+            end = next((end for end in ends if prefix + text[begin:end] in self._known), None)
+            if end is None:
+                return []
+            parts.append(prefix + text[begin:end])
+            begin = end
+        return parts
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.vocab)
 
     @property
     def of_words(self) -> "WordPiece":

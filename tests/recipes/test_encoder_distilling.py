@@ -16,7 +16,8 @@ from keras_ctxrep.options import EncoderDistillation
 from keras_ctxrep.recipes import encoder_distilling as distilling
 from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.features import Reads
-from tests import tiny
+from keras_ctxrep.text.tokens import WordPiece
+from tests import golden_text, tiny
 
 pytestmark = pytest.mark.trains
 
@@ -68,12 +69,40 @@ def test_the_vectors_of_pieces_that_are_dropped_go_to_their_parts(teacher):
     table = np.random.default_rng(0).normal(size=(len(vocab) + 1, 8))
     vocab, kept = [*vocab, "##t"], [*(piece for piece in vocab if piece != "cat"), "##t"]
     counts = {vocab.index(piece): count for piece, count in {"the": 9, "cat": 4, "c": 2, "##a": 3}.items()}
-    merged = dict(zip(kept, distilling.merged_vectors(table, vocab, kept, counts), strict=True))
+    merged = dict(zip(kept, distilling.merged_vectors(table, vocab, WordPiece(kept), counts), strict=True))
     own = dict(zip(vocab, table, strict=True))
     for piece, count in {"c": 2, "##a": 3, "##t": 1, "she": 1}.items():
         expected = count * own[piece] + (0 if piece == "she" else 4 * own["cat"] / 3)
         expected *= np.linalg.norm(own[piece]) / np.linalg.norm(expected)
         np.testing.assert_allclose(merged[piece], expected, rtol=1e-12)
+
+
+def test_pieces_of_a_unigram_model_that_a_corpus_uses(tmp_path):
+    """The student reads the corpus without unknown pieces, and begins with the vectors of the teacher's pieces."""
+    subwords = golden_text.unigram()
+    about = {"vocab": subwords.pieces, "tokenizer": subwords.to_json(), "max_length": 40}
+    folder = tiny.save(tmp_path / "teacher", tiny.bundle("embed", "roberta", **about))
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(text for text in golden_text.corpus()[:300] if "\n" not in text), encoding="utf-8")
+    distill(folder, corpus, tmp_path / "out", layers="0", vocab_size=500, steps=2, batch_size=8)
+    model, bundle = saving.load(tmp_path / "out")
+    source = saving.load(folder).bundle.features.wordpiece
+    own, texts = bundle.features.wordpiece, corpus.read_text("utf-8").splitlines()
+    assert len(own.vocab) == 500 == model.get_layer("token_embedding").weights[0].shape[0]
+    assert {*own.vocab} < {*subwords.pieces} and not bundle.subwords.added[0].lstrip
+    known = [text for text, ids in zip(texts, source.ids_batch(texts), strict=True) if source.unk not in ids]
+    assert len(known) > 100 and not any(own.unk in ids for ids in own.ids_batch(known))
+    for text, ids in zip(known, own.ids_batch(known), strict=True):
+        assert "".join(own.readable[id] for id in ids) == "".join(
+            source.readable[id] for id in source.ids_batch([text])[0]
+        )
+    assert keras_ctxrep.load(tmp_path / "out").encode(["a text"]).shape == (1, 8)
+    with pytest.raises(ValueError, match="vocab_size=9: special pieces and letters are"):
+        distill(folder, corpus, tmp_path / "few", vocab_size=9)
+    about = {"vocab": golden_text.bpe().pieces, "tokenizer": golden_text.bpe().to_json()}
+    folder = tiny.save(tmp_path / "bpe", tiny.bundle("embed", "roberta", **about))
+    with pytest.raises(ValueError, match="vocab_size=500: the pieces of a byte-level BPE are made of each other"):
+        distill(folder, corpus, tmp_path / "few", vocab_size=500)
 
 
 def test_a_narrow_table_begins_as_the_nearest_to_the_teachers(teacher):
