@@ -418,14 +418,16 @@ Piece(id=7, start=4, end=5, word=2)]
             self._tokenizer.model = models.BPE(ids, [*subwords.merges])
 
     def needed(self, counts: Mapping[int, int]) -> set[str]:
-        """The pieces without which a text that has these ones would be read as unknown: letters, or bytes of a BPE.
+        """The pieces without which a text that has these ones would be read as unknown: letters, and bytes.
 
         Args:
             counts: of each piece's id in a text.
         """
-        found = {letter for id, piece in enumerate(self.vocab) if counts.get(id) for letter in piece}
+        found = [piece for id, piece in enumerate(self.vocab) if counts.get(id)]
+        alone = {*self.vocab} & {letter for piece in found for letter in piece}
+        only = {piece for piece in found if not alone.issuperset(piece)}  # the only ones that have a letter
         bytes_ = {piece for piece in self.vocab if self.subwords.byte_fallback and _BYTE.fullmatch(piece)}
-        return {*self.special_tokens.pieces, self.vocab[self.subwords.unknown or 0], SPACE} | found | bytes_
+        return {*self.special_tokens.pieces, self.vocab[self.subwords.unknown or 0], SPACE} | alone | only | bytes_
 
     def cut(self, piece: str) -> list[str]:
         """The pieces that a piece would be cut into if it were text, without a space before it."""
