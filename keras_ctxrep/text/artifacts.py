@@ -15,10 +15,11 @@ from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.options import SIGNATURE as SIGNATURE
 
 NAME, VOCAB, CARD, WEIGHTS = "bundle.json", "vocab.txt", "card.md", "model.weights.h5"
+TOKENIZER = "tokenizer.json"  # in place of vocab.txt: a subword tokenizer, see `text.subwords`
 UPDATES = "updates.npz"  # in place of weights: the changes of those of another model
 SAVED_MODEL = "saved_model.pb"  # in the folder of a SavedModel
 TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
-LARGEST = {NAME: 16 << 20, CARD: 16 << 20, VOCAB: 256 << 20}  # bytes of each file that are read
+LARGEST = {NAME: 16 << 20, CARD: 16 << 20, VOCAB: 256 << 20, TOKENIZER: 256 << 20}  # bytes of each file that are read
 
 
 def versions(folder: Path) -> list[str]:
@@ -103,8 +104,9 @@ def _archive(path: Path, part: str) -> Artifact:
     files, begin = _bundle_files(checks.regular(path), part)
 
     def check(hashes: Mapping[str, str]) -> None:
-        if VOCAB in hashes and hashlib.sha256(files[VOCAB]).hexdigest() != hashes[VOCAB]:
-            raise ValueError(f"{path}: {VOCAB} in it is damaged; copy the file again, or convert again")
+        for name in {VOCAB, TOKENIZER} & hashes.keys():
+            if hashlib.sha256(files[name]).hexdigest() != hashes[name]:
+                raise ValueError(f"{path}: {name} in it is damaged; copy the file again, or convert again")
         if TFLITE in hashes:
             digest = sha256(path, begin)
         elif json.loads(files[NAME])["format"] == 1:  # files of version 0.1 have no hash of it
@@ -139,12 +141,12 @@ def _bundle_files(path: Path, part: str) -> tuple[dict[str, bytes], int]:
                 begin = min((entry.header_offset for entry in entries.values()), default=0)
                 parts = sorted(name.partition("/")[0] for name in entries if name.endswith(f"/{NAME}"))
                 if part:
-                    shared = {VOCAB: entries[VOCAB]} if VOCAB in entries else {}
+                    shared = {name: entries[name] for name in (VOCAB, TOKENIZER) if name in entries}
                     own = {
                         name.rpartition("/")[2]: each for name, each in entries.items() if name.startswith(f"{part}/")
                     }
                     entries = shared | own
-                for name in {NAME, VOCAB, CARD} & set(entries):
+                for name in {NAME, VOCAB, TOKENIZER, CARD} & set(entries):
                     _check_size(name, entries[name].file_size)
                     stored = entries[name].compress_type == zipfile.ZIP_STORED
                     files[name] = archive.read(entries[name]) if stored else None

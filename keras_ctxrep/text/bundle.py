@@ -4,17 +4,29 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
 from keras_ctxrep import checks
 from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.checks import Range, RowCount
-from keras_ctxrep.text.artifacts import CARD, NAME, TFLITE, UPDATES, VOCAB, WEIGHTS, append_archive, latest, opened
+from keras_ctxrep.text.artifacts import (
+    CARD,
+    NAME,
+    TFLITE,
+    TOKENIZER,
+    UPDATES,
+    VOCAB,
+    WEIGHTS,
+    append_archive,
+    latest,
+    opened,
+)
 from keras_ctxrep.text.families import TEXT_SIDES
 from keras_ctxrep.text.features import Features, Reads
 from keras_ctxrep.text.pairs import APART, PairFeatures
+from keras_ctxrep.text.subwords import Subwords, parse
 from keras_ctxrep.text.tokens import SpecialTokens, vocab_text
 from keras_ctxrep.text.units import UNITS
 
@@ -70,7 +82,8 @@ class Bundle:
         max_length: maximum number of tokens per text (words for ELMo, pieces with markers for BERT).
         labels: class names in the order of the logits.
         vocab: BERT's pieces, the words or pieces of static vectors, the words that an ELMo language model predicts or
-            reads, or the tokens of another language model; stored in vocab.txt.
+            reads, or the tokens of another language model; stored in vocab.txt. With a `tokenizer` its pieces.
+        tokenizer: the text of tokenizer.json, of a subword tokenizer other than WordPiece; see `text.subwords`.
         lowercase: whether word pieces are lower-cased and lose their accents.
         strip_accents: whether accents are removed, if that differs from `lowercase`; else None.
         split_cjk: whether each Chinese character is a word of its own, as published.
@@ -117,12 +130,18 @@ class Bundle:
     base: dict = field(default_factory=dict)
     versions: dict = field(default_factory=dict)
     files: dict = field(default_factory=dict)
+    tokenizer: str = ""
 
     @cached_property
     def features(self) -> Features:
         """The function from texts to the model's input dict."""
         features = TEXT_SIDES[self.family].features(self)
         return PairFeatures(features, self.reads.windows) if self.apart else features
+
+    @property
+    def subwords(self) -> Subwords:
+        """What `tokenizer` says."""
+        return _subwords(self.tokenizer)
 
     @property
     def generates(self) -> bool:
@@ -180,14 +199,15 @@ class Bundle:
         return POOLING[self.pooling] + cut + (", scaled to length 1" if self.normalize else "")
 
     def files_as_bytes(self, files: dict[str, str] | None = None) -> dict[str, bytes]:
-        """The bundle as files, name -> contents: vocab.txt and card.md if it has them, and bundle.json with a checksum.
+        """The bundle as files, name -> contents: bundle.json with a checksum, and those beside it that it has.
 
         Args:
             files: SHA-256 of further files beside it.
         """
         content = {VOCAB: vocab_text(self.vocab).encode()} if self.vocab else {}
+        content = {TOKENIZER: self.tokenizer.encode()} if self.tokenizer else content
         hashes = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()} | (files or {})
-        checks = {name: value for name, value in asdict(self).items() if name not in ("vocab", "card")}
+        checks = {name: value for name, value in asdict(self).items() if name not in ("vocab", "card", "tokenizer")}
         if not self.scripts:  # earlier versions of the package read a bundle without
             del checks["scripts"]
         if self.special_tokens == SpecialTokens():  # likewise
@@ -272,7 +292,7 @@ def write_several(path: str | Path, model: bytes, several: Mapping[str, Bundle])
     files: dict[str, bytes] = {}
     for name, bundle in several.items():
         for file, content in bundle.files_as_bytes({TFLITE: digest}).items():
-            common = file == VOCAB and files.setdefault(VOCAB, content) == content
+            common = file in (VOCAB, TOKENIZER) and files.setdefault(file, content) == content
             files |= {} if common else {f"{name}/{file}": content}
     append_archive(path, model, files)
 
@@ -311,6 +331,7 @@ def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
         raise ValueError(f"{source}: {NAME} is damaged or of another version: {reason}") from None
     except KeyError as error:
         raise ValueError(f"{source}: {NAME} is damaged or missing: {error.args[0]}") from None
+    vocabulary: str | None = VOCAB
     try:
         checks.check_names(Bundle, content)
         made = {"reads": Reads, "special_tokens": SpecialTokens}
@@ -330,22 +351,31 @@ def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
             raise ValueError(f"pooling={bundle.pooling!r}: one of {', '.join(POOLING)}")
         if bundle.dims is not None and bundle.dims < 1:
             raise ValueError(f"dims={bundle.dims}: at least 1")
-        if TEXT_SIDES[bundle.family].vocabulary and VOCAB not in bundle.files:
+        vocabulary = next((name for name in (TOKENIZER, VOCAB) if name in bundle.files), None)
+        if TEXT_SIDES[bundle.family].vocabulary and vocabulary is None:
             raise ValueError(f"a {bundle.family} encoder needs {VOCAB}")
-        if VOCAB in bundle.files:
+        if vocabulary == TOKENIZER:
+            bundle = replace(bundle, tokenizer=read(TOKENIZER).decode("utf-8"))
+            bundle = replace(bundle, vocab=bundle.subwords.pieces)
+        elif vocabulary == VOCAB:
             bundle = replace(bundle, vocab=tuple(read(VOCAB).decode("utf-8").removesuffix("\n").split("\n")))
     except ValueError as error:
         raise ValueError(f"{source / NAME}: {checks.printable(error, 400)}") from None
     except KeyError:
-        raise ValueError(f"{source}: {VOCAB} is missing; copy the file again") from None
+        raise ValueError(f"{source}: {vocabulary} is missing; copy the file again") from None
     except FileNotFoundError:
-        raise ValueError(f"{source}: {VOCAB} is missing; copy the whole folder again, or train again") from None
+        raise ValueError(f"{source}: {vocabulary} is missing; copy the whole folder again, or train again") from None
     try:  # not hashed: a user may edit it
         return replace(bundle, card=read(CARD).decode("utf-8"))
     except (KeyError, FileNotFoundError):
         return bundle
     except ValueError as error:
         raise ValueError(f"{source / CARD}: {error}") from None
+
+
+@lru_cache(4)  # a bundle is replaced by others of the same tokenizer
+def _subwords(tokenizer: str) -> Subwords:
+    return parse(tokenizer)
 
 
 def _checksum(fields: dict) -> str:

@@ -323,7 +323,7 @@ class WordPiece:
         self, texts: Sequence[str], most: int | None, whole: Callable[[list[str]], list], beginning: Callable
     ) -> list:
         """A list for each text: `whole` of all that are short, `beginning` of each that is long."""
-        texts = _strings(texts)
+        texts = strings(texts)
         if most is None or not any(len(text) > enough(most) for text in texts):
             return whole(texts)
         results = iter(whole([text for text in texts if len(text) <= enough(most)]))
@@ -338,7 +338,7 @@ class WordPiece:
         return [Piece(id, *placed(start, end, places), word) for id, start, end, word in self.encode(short)]
 
     def _pieces(self, texts: list[str]) -> list[list[Piece]]:
-        encodings = self._encoded(texts, self._tokenizer.encode_batch)
+        encodings = encoded(texts, self._tokenizer.encode_batch)
         rows = (zip(each.ids, each.offsets, each.word_ids, strict=True) for each in encodings)
         return [[Piece(id, *span, word or 0) for id, span, word in row] for row in rows]
 
@@ -351,20 +351,22 @@ class WordPiece:
         chunks = {*chain.from_iterable(texts)}
         ids = {chunk: self._ids[chunk] for chunk in chunks if chunk in self._ids}
         if new := list(chunks - ids.keys()):
-            encodings = self._encoded(new, self._tokenizer.encode_batch_fast)
+            encodings = encoded(new, self._tokenizer.encode_batch_fast)
             ids |= {chunk: tuple(encoding.ids) for chunk, encoding in zip(new, encodings, strict=True)}
             if len(self._ids) < self.CACHED:
                 self._ids.update((chunk, ids[chunk]) for chunk in new if len(chunk) <= self.CACHED_LENGTH)
         return ([*chain.from_iterable(map(ids.__getitem__, text))] for text in texts)
 
-    def _encoded(self, texts: list[str], encode: Callable[..., list[Encoding]]) -> list[Encoding]:
-        try:
-            return encode(texts, add_special_tokens=False)
-        except TypeError:  # an unpaired surrogate
-            return encode([_SURROGATE.sub(_REMOVED, text) for text in texts], add_special_tokens=False)
+
+def encoded(texts: list[str], encode: Callable[..., list[Encoding]]) -> list[Encoding]:
+    """What a method of a `Tokenizer` makes of texts, in which an unpaired surrogate is read as U+FFFD."""
+    try:
+        return encode(texts, add_special_tokens=False)
+    except TypeError:  # an unpaired surrogate
+        return encode([_SURROGATE.sub(_REMOVED, text) for text in texts], add_special_tokens=False)
 
 
-def _strings(texts: Sequence[str]) -> list[str]:
+def strings(texts: Sequence[str]) -> list[str]:
     """The texts as a list; a TypeError if one is no string."""
     texts = list(texts)
     for index, text in enumerate(texts if {*map(type, texts)} - {str} else ()):
