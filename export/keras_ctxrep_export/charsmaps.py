@@ -1,7 +1,7 @@
 """SentencePiece's precompiled normalization map in a TensorFlow graph, as `normalizers.Precompiled` of `tokenizers`."""
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ _PROBED = [chr(code) for code in (*range(0xD800), *range(0xE000, 0x20000), *rang
 _JOIN, _PREPEND, _CONTROL, _PICTURE, _AFTER_PICTURE, _CONSONANT, _LINKER, _AFTER_CONSONANT = (1 << n for n in range(8))
 _CR, _LF, _ZWJ = 0x0D, 0x0A, 0x200D
 _BYTES = 6  # of the shortest grapheme cluster that is not looked up whole
+_MARK = "\u0301"
 _BETWEEN = chr(0x40000)  # of an empty plane
 
 
@@ -42,8 +43,10 @@ class CodePoints:
     def __init__(self, numbers: dict[int, int]):
         table = np.zeros(_POINTS, np.int32)
         table[[*numbers.keys()]] = [*numbers.values()]
-        blocks, self.block = np.unique(table.reshape(-1, 256), axis=0, return_inverse=True)
-        self.block, self.numbers = self.block.reshape(-1).astype(np.int32), blocks.reshape(-1)
+        blocks: dict[bytes, int] = {}
+        rows = [row.tobytes() for row in table.reshape(-1, 256)]
+        self.block = np.array([blocks.setdefault(row, len(blocks)) for row in rows], np.int32)
+        self.numbers = np.frombuffer(b"".join(blocks), np.int32)
 
     def __call__(self, codes: tf.Tensor) -> tf.Tensor:
         block = tf.gather(tf.constant(self.block), tf.bitwise.right_shift(codes, 8))
@@ -66,7 +69,7 @@ def replaced(chars: Characters, number: tf.Tensor, covers: tf.Tensor | None, by:
     letters = np.array([0, *(ord(char) for string in by for char in string)], np.int32)
     # from the characters, followed by the strings
     stays, kept = number == 0, tf.maximum(number, 0)
-    length = tf.where(number < 0, 0, tf.gather(sizes, kept))
+    length = tf.gather(sizes, kept) * tf.cast(number >= 0, tf.int64)
     begin = tf.where(stays, tf.range(tf.cast(size, tf.int64)), tf.cast(size, tf.int64) + tf.gather(begins, kept))
     source: Any = tf.ragged.range(begin, begin + length)
     codes = tf.gather(tf.concat([chars.codes, letters], 0), source.values)
@@ -116,7 +119,7 @@ class CharsMap:
         }
         self.single, self.longest = CodePoints(single), max(map(len, several), default=1)
         self.classes = CodePoints(_classes(normalizers.Precompiled(charsmap), mapped))
-        if any(0x1100 <= ord(key[0]) < 0x1200 or 0xA960 <= ord(key[0]) < 0xD800 for key in mapped):
+        if any("\u1100" <= key < "\u1200" or "\ua960" <= key < "\ua980" or "\uac00" <= key < "\ud800" for key in mapped):
             raise ValueError("charsmap: keys of less than 6 bytes that begin with Hangul letters have no operators")
         self.table = None
         if several:
@@ -130,8 +133,9 @@ class CharsMap:
         some = tf.bitwise.bitwise_and(classes, _JOIN | _PREPEND) > 0
         joined = tf.reduce_any(some | (codes == _CR))
         number, covers = tf.cond(joined, lambda: self._of_clusters(chars, number, classes), plain)
-        return tf.cond(
-            tf.reduce_any(number != 0), lambda: tuple(replaced(chars, number, covers, self.by)), lambda: tuple(chars)
+        changed = tf.reduce_any(number != 0)
+        return Characters(
+            *tf.cond(changed, lambda: tuple(replaced(chars, number, covers, self.by)), lambda: tuple(chars))
         )
 
     def _of_clusters(self, chars: Characters, number: tf.Tensor, classes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -214,20 +218,47 @@ def _keys(charsmap: bytes) -> Iterator[tuple[str, str]]:
 
 def _classes(rules: normalizers.Precompiled, mapped: dict[str, str]) -> dict[int, int]:
     """The flags of code points, as far as they matter for what the map has."""
-    classes: dict[int, int] = dict.fromkeys(map(ord, _PROBED), 0)
+    classes: dict[int, int] = {}
+    singles = [key for key in mapped if len(key) == 1 and len(key.encode()) < 4]
 
-    def kept(template: str, mark: str, size: int | None = None) -> list[bool]:
-        """Whether the mark is left of each character in a text."""
-        texts = [template.format(char) for char in _PROBED]
+    def kept(texts: list[str], begin: str | None = None) -> np.ndarray:
+        """Whether the mark is left at the end of each text, or behind a beginning."""
         results = rules.normalize_str(_BETWEEN + _BETWEEN.join(texts) + _BETWEEN)[1:-1].split(_BETWEEN)
-        return [mark in result for result in results]
+        return np.array([text.endswith(_MARK) if begin is None else text.startswith(begin + _MARK) for text in results])
 
-    def add(flag: int, flags: list[bool]) -> None:
-        for char, has in zip(_PROBED, flags, strict=True):
-            classes[ord(char)] |= flag * has
+    def key_after(begin: str) -> str:
+        """The first key that does not begin a cluster behind something; "" if there is none."""
+        return next((key for key in plain if kept([begin + key + _MARK])[0]), "")
 
-    # A mark of two bytes is left of a cluster that is not replaced whole.
-    mark = next(char for char in "\u0301\u0315\u031a" if char not in mapped)
-    keys = [key for key in mapped if len(key) == 1 and mark not in mapped[key]]
-    key = next((key for key in keys if len(key.encode()) == 2 and key.isspace()), None)
+    def probe(flag: int, template: str, only: np.ndarray | bool = True, **options) -> np.ndarray:
+        flags = kept([template.format(char) for char in _PROBED], **options) & only
+        for index in np.flatnonzero(flags):
+            classes[ord(_PROBED[index])] = classes.get(ord(_PROBED[index]), 0) | flag
+        return flags
+
+    # Of a cluster that is replaced whole the mark is not left.
+    marks = [key for key in singles if not rules.normalize_str(key + _MARK).endswith(_MARK)]
+    whole = [key for key in marks if rules.normalize_str(f"{_BETWEEN}{key}{_MARK}").endswith(_MARK)]
+    plain = [key for key in marks if key not in whole]
+    key = next((key for key in plain if len(key) < len(key.encode())), None)
+    if key is None:
+        if any(len(key) > 1 for key in mapped):
+            raise ValueError("charsmap: it has keys of several characters, but none of one, of at least two bytes")
+        return classes
+    joins = probe(_JOIN, f"{key}{_MARK}{{}}", begin=mapped[key])
+    probe(_PREPEND, f"{{}}{key}{_MARK}")
+    if mark := next((key for key in whole if not mapped[key].endswith(_MARK)), ""):
+        control = ~kept([f"{char}{mark}{_MARK}" for char in _PROBED])
+    else:
+        control = kept([char + _MARK for char in _PROBED]) & np.array([char in mapped for char in _PROBED])
+    for index, char in enumerate(_PROBED):
+        if (char < " " or char == "\x7f") if char < "\x80" else control[index] and not joins[index]:
+            classes[ord(char)] = classes.get(ord(char), 0) | _CONTROL
+    if picture := key_after("\u00a9\u200d"):
+        probe(_PICTURE, f"{{}}\u200d{picture}{_MARK}")
+        probe(_AFTER_PICTURE, f"\u00a9{{}}\u200d{picture}{_MARK}", joins)
+    if consonant := key_after("\u0915\u094d"):
+        probe(_CONSONANT, f"{{}}\u094d{consonant}{_MARK}")
+        probe(_LINKER, f"\u0915{{}}{consonant}{_MARK}", joins)
+        probe(_AFTER_CONSONANT, f"\u0915\u094d{{}}{consonant}{_MARK}", joins)
     return classes
