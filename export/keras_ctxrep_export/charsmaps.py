@@ -17,6 +17,7 @@ _PROBED = [chr(code) for code in (*range(0xD800), *range(0xE000, 0x20000), *rang
 _JOIN, _PREPEND, _CONTROL, _PICTURE, _AFTER_PICTURE, _CONSONANT, _LINKER, _AFTER_CONSONANT = (1 << n for n in range(8))
 _CR, _LF, _ZWJ = 0x0D, 0x0A, 0x200D
 _BYTES = 6  # of the shortest grapheme cluster that is not looked up whole
+_HANGUL = ("\u1100", "\u1200"), ("\ua960", "\ua980"), ("\uac00", "\ud800")  # letters that make clusters
 _MARK = "\u0301"
 _BETWEEN = chr(0x40000)  # of an empty plane
 
@@ -119,7 +120,9 @@ class CharsMap:
         }
         self.single, self.longest = CodePoints(single), max(map(len, several), default=1)
         self.classes = CodePoints(_classes(normalizers.Precompiled(charsmap), mapped))
-        if any("\u1100" <= key < "\u1200" or "\ua960" <= key < "\ua980" or "\uac00" <= key < "\ud800" for key in mapped):
+        if any(
+            "\u1100" <= key < "\u1200" or "\ua960" <= key < "\ua980" or "\uac00" <= key < "\ud800" for key in mapped
+        ):
             raise ValueError("charsmap: keys of less than 6 bytes that begin with Hangul letters have no operators")
         self.table = None
         if several:

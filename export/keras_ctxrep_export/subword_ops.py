@@ -5,15 +5,17 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tokenizers import pre_tokenizers
+from tokenizers import Regex, models, normalizers
 
 from keras_ctxrep.text.subwords import SPACE, WHITE_SPACE, Subwords
-from keras_ctxrep_export.charsmaps import Characters, CharsMap, CodePoints, replaced
+from keras_ctxrep_export.charsmaps import Characters, CharsMap, CodePoints
 from keras_ctxrep_export.words import Words, row_numbers
 
 __all__ = ["SubwordOps"]
 
 _SPACE, _META = ord(" "), ord(SPACE)
+_OTHER, _LETTER, _NUMBER, _WHITE, _NONE = range(5)  # kinds of characters in GPT-2's pattern; _NONE: there is none
+_LAST = np.iinfo(np.int32).max  # the rank of pairs that are not merged
 _CODE_BITS = 21  # of a code point
 
 
@@ -35,7 +37,11 @@ class SubwordOps(tf.Module):
             raise ValueError(f"normalization {', '.join(missing)}: has no operators of TensorFlow")
         self.charsmap = CharsMap(subwords.charsmap) if "precompiled" in subwords.steps else None
         self.space = CodePoints({ord(char): 1 for char in WHITE_SPACE})
-        self.model = _Unigram(subwords)
+        self.kinds = CodePoints(_kinds()) if subwords.kind == "bpe" else None
+        self.model = _Unigram(subwords) if subwords.kind == "unigram" else _BytePairs(subwords)
+        whole = _whole_words(subwords)
+        lines = tf.lookup.KeyValueTensorInitializer([*whole], [*whole.values()], tf.string, tf.int32)
+        self.pieces = tf.lookup.StaticHashTable(lines, -1)
 
     def split(self, texts: tf.Tensor) -> Words:
         """The parts of texts, string (B,), that are cut into pieces, normalized."""
@@ -46,7 +52,7 @@ class SubwordOps(tf.Module):
         chars = Characters(original.values, origin, rows)
         for step in self.subwords.steps:
             chars = self.charsmap(chars) if step == "precompiled" else _STEPS[step](self, chars)
-        begin, chars = self._metaspace(chars)
+        begin, chars = self._metaspace(chars) if self.kinds is None else self._byte_level(chars, self.kinds)
         first = tf.where(begin)[:, 0]
         ragged: Any = tf.RaggedTensor
         splits = tf.concat([first, [tf.size(chars.codes, tf.int64)]], 0)
@@ -60,28 +66,45 @@ class SubwordOps(tf.Module):
 
     def _metaspace(self, chars: Characters) -> tuple[tf.Tensor, Characters]:
         """Whether a part begins at each character, and the characters with "▁" in place of spaces and before parts."""
-        codes, rows = chars.codes, chars.rows
-        begin = tf.concat([[True], rows[1:] != rows[:-1]], 0)[: tf.size(rows)]
-        stays = tf.ones_like(begin)
+        codes, begin = chars.codes, _differs(chars.rows)
         if self.subwords.whitespace:
             space = self.space(codes) > 0
-            stays = ~space
-            begin |= tf.concat([[True], space[:-1]], 0)[: tf.size(rows)]
+            begin |= tf.concat([[True], space[:-1]], 0)[: tf.size(codes)]
+            stays = tf.where(~space)[:, 0]
+            begin, chars = tf.gather(begin, stays), chars.take(stays)
         else:
-            codes = tf.where(codes == _SPACE, _META, codes)
-        meta = codes == _META
-        prefix = begin & stays & ~meta
+            chars = chars._replace(codes=tf.where(codes == _SPACE, _META, codes))
+        meta = chars.codes == _META
+        prefix = begin & ~meta
         if self.subwords.prefix == "never":
-            prefix = tf.zeros_like(prefix)
-        elif self.subwords.prefix == "first":
+            return begin | meta, chars
+        if self.subwords.prefix == "first":
             prefix &= chars.origin == 0
-        # each character and what is before it
-        two = tf.stack([prefix, stays], 1)
-        index = tf.where(tf.reshape(two, [-1]))[:, 0]
-        parent, second = index // 2, index % 2 > 0
-        starts = tf.gather(begin | meta, parent) & ~(second & tf.gather(prefix, parent))
-        codes = tf.where(second, tf.gather(codes, parent), _META)
-        return starts, Characters(codes, tf.gather(chars.origin, parent), tf.gather(rows, parent))
+        new, chars, of = _with_before(chars, prefix, _META)
+        return new | (tf.gather(begin | meta, of) & ~tf.gather(prefix, of)), chars
+
+    def _byte_level(self, chars: Characters, kinds: CodePoints) -> tuple[tf.Tensor, Characters]:
+        """Whether a part begins at each character, by GPT-2's pattern, and the characters."""
+        if self.subwords.add_prefix_space:
+            _, chars, _ = _with_before(chars, _differs(chars.rows) & (chars.codes != _SPACE), _SPACE)
+        codes, kind = chars.codes, kinds(chars.codes)
+        first, last = _differs(chars.rows), _differs(chars.rows, behind=True)
+        before, after = tf.where(first, _NONE, tf.roll(kind, 1, 0)), tf.where(last, _NONE, tf.roll(kind, -1, 0))
+        spaced = ~first & (tf.roll(codes, 1, 0) == _SPACE)
+        white = kind == _WHITE
+        # of white space before something else the last character is apart
+        begin = ((kind != before) & (white | ~spaced)) | (white & (after != _WHITE) & (after != _NONE))
+        # 's 't 'm 'd 're 've 'll
+        apostrophe = (codes == ord("'")) & (before != _OTHER) & ~spaced & ~last
+        second, third = tf.roll(codes, -1, 0), tf.where(tf.roll(last, -1, 0), 0, tf.roll(codes, -2, 0))
+
+        def pair(letters: str) -> tf.Tensor:
+            return (second == ord(letters[0])) & (third == ord(letters[1]))
+
+        short = apostrophe & tf.reduce_any([second == ord(letter) for letter in "stmd"], 0)
+        long = apostrophe & (pair("re") | pair("ve") | pair("ll"))
+        begin &= ~tf.roll(short | long, 1, 0)
+        return begin | ((kind == _LETTER) & ~first & (tf.roll(short, 2, 0) | tf.roll(long, 3, 0))), chars
 
     def cut(self, words: Words, most: int | None = None) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         """The pieces of each text's first `most` words, (B, ragged, ragged); if of all, where each begins and ends."""
@@ -89,18 +112,31 @@ class SubwordOps(tf.Module):
         representative = tf.math.unsorted_segment_min(
             tf.range(tf.size(number, tf.int64)), number, tf.size(unique, tf.int64)
         )
-        codes = tf.gather(words.codes, representative)
-        ids, first, last = self.model(codes)
+        ids, first, last, begin, size = self._pieces(unique, tf.gather(words.codes, representative))
         # of each word those of the equal one
         numbers = words.numbers.with_values(number)[:, :most]
-        begin = tf.gather(ids.row_starts(), numbers.values)
-        of: Any = tf.ragged.range(begin, tf.gather(ids.row_limits(), numbers.values))
-        pieces = numbers.with_values(of.with_values(tf.gather(ids.values, of.values)))
+        begin, size = tf.gather(begin, numbers.values), tf.gather(size, numbers.values)
+        of: Any = tf.ragged.range(begin, begin + size)
+        pieces = numbers.with_values(of.with_values(tf.gather(ids, of.values)))
         place = tf.gather(words.codes.row_starts(), row_numbers(of))
         start = tf.gather(words.origin, place + tf.gather(first, of.values))
         end = tf.gather(words.origin, place + tf.gather(last, of.values)) + 1
         text = tf.gather(words.original.row_starts(), tf.gather(row_numbers(numbers), row_numbers(of)))
         return pieces, *self._trimmed(words.original.values, text, start, end)
+
+    def _pieces(self, words: tf.Tensor, codes: tf.RaggedTensor) -> tuple[tf.Tensor, ...]:
+        """The pieces of words, flat, the characters that each begins and ends with, and each word's first and count."""
+        piece = self.pieces.lookup(words)
+        known = piece >= 0  # those that are a piece are looked up
+        own, others = tf.where(known)[:, 0], tf.where(~known)[:, 0]
+        ids, first, last = self.model(tf.gather(codes, others))
+        count = tf.size(own, tf.int64)
+        places = [tf.cast(own, tf.int32), tf.cast(others, tf.int32)]
+        begin = tf.dynamic_stitch(places, [tf.range(count), count + ids.row_starts()])
+        size = tf.dynamic_stitch(places, [tf.ones_like(own), ids.row_lengths()])
+        lasts = tf.gather(codes.row_lengths(), own) - 1
+        first, last = tf.concat([tf.zeros_like(own), first], 0), tf.concat([lasts, last], 0)
+        return tf.concat([tf.gather(piece, own), ids.values], 0), first, last, begin, size
 
     def _trimmed(
         self, codes: tf.Tensor, text: tf.Tensor, start: tf.Tensor, end: tf.Tensor
@@ -135,6 +171,56 @@ class SubwordOps(tf.Module):
         again = tf.concat([[False], space[:-1] & space[1:] & same], 0)[: tf.size(space)]
         stays = ~tf.concat([again[1:], [False]], 0)[: tf.size(space)]
         return Characters(tf.where(again, by, chars.codes), *chars[1:]).take(tf.where(stays)[:, 0])
+
+
+def _array(kind: tf.DType) -> tf.TensorArray:
+    """An array of vectors of any size, of which the first one is empty."""
+    array = tf.TensorArray(kind, 1, dynamic_size=True, infer_shape=False, element_shape=[None])
+    return array.write(0, tf.zeros([0], kind))
+
+
+def _differs(rows: tf.Tensor, behind: bool = False) -> tf.Tensor:
+    """Whether each character is the first of its text, or the last."""
+    other = rows[1:] != rows[:-1]
+    return tf.concat([other, [True]] if behind else [[True], other], 0)[: tf.size(rows)]
+
+
+def _with_before(chars: Characters, where: tf.Tensor, code: int) -> tuple[tf.Tensor, Characters, tf.Tensor]:
+    """Characters with another before some of them: which are new, they, and the one that each of them comes from."""
+    index = tf.where(tf.reshape(tf.stack([where, tf.ones_like(where)], 1), [-1]))[:, 0]
+    of, new = index // 2, index % 2 == 0
+    chars = chars.take(of)
+    return new, chars._replace(codes=tf.where(new, code, chars.codes)), of
+
+
+def _whole_words(subwords: Subwords) -> dict[bytes, int]:
+    """The words that are cut into a single piece, which is known."""
+    hidden = {each.id for each in subwords.added}
+    pieces = {piece: id for id, piece in enumerate(subwords.pieces) if piece and id not in hidden}
+    model: Any
+    if subwords.kind == "bpe":
+        model = models.BPE({piece: id for id, piece in enumerate(subwords.pieces)}, [*subwords.merges])
+        numbers = {char: byte for byte, char in enumerate(_byte_characters())}
+        words = {piece: bytes(map(numbers.__getitem__, piece)) for piece in pieces if {*piece} <= numbers.keys()}
+    else:
+        vocab = [("" if id in hidden else piece, subwords.scores[id]) for id, piece in enumerate(subwords.pieces)]
+        model = models.Unigram(vocab, subwords.unknown, subwords.byte_fallback)
+        words = {piece: piece.encode() for piece in pieces}
+    return {
+        word: pieces[piece]
+        for piece, word in words.items()
+        if b"\0" not in word and [token.id for token in model.tokenize(piece)] == [pieces[piece]]
+    }
+
+
+def _kinds() -> dict[int, int]:
+    """The kind of each code point in GPT-2's pattern that is not another, as `tokenizers` has it."""
+    chars = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x34000), *range(0xE0000, 0xE1000))))
+    kinds = {}
+    for kind, pattern in {_WHITE: r"\s", _NUMBER: r"\p{N}", _LETTER: r"\p{L}"}.items():
+        others = normalizers.Replace(Regex(pattern), "").normalize_str(chars)
+        kinds |= dict.fromkeys(map(ord, {*chars} - {*others}), kind)
+    return kinds
 
 
 _STEPS: dict[str, Callable[[SubwordOps, Characters], Characters]] = {
@@ -218,7 +304,7 @@ class _Unigram:
 
     def _matches(self, codes: tf.Tensor, limit: tf.Tensor) -> tuple:
         """The pieces that are in words: at which character each ends, its length, itself; and the greatest length."""
-        arrays = [tf.TensorArray(kind, 1, dynamic_size=True, infer_shape=False, element_shape=[None]) for kind in _KINDS]
+        arrays = [_array(kind) for kind in (tf.int64, tf.int64, tf.int32)]
 
         def body(step, start, node, ends, lengths, pieces):
             inside = tf.where(start + step < tf.gather(limit, start))[:, 0]
@@ -232,7 +318,9 @@ class _Unigram:
             end = tf.gather(start, whole) + step
             step += 1
             values = end, tf.fill(tf.shape(end), step), tf.gather(piece, whole)
-            written = [array.write(tf.cast(step, tf.int32) - 1, value) for array, value in zip((ends, lengths, pieces), values)]
+            written = [
+                array.write(tf.cast(step, tf.int32) - 1, value) for array, value in zip((ends, lengths, pieces), values)
+            ]
             return step, start, node, *written
 
         start = tf.range(tf.size(codes, tf.int64))
@@ -244,24 +332,24 @@ class _Unigram:
         """The length of the last piece of the best path to each character, int64."""
         words = tf.reduce_max(tf.pad(counts, [[0, 1]]))
         none = tf.fill(tf.stack([words, longest - 1]), tf.constant(-np.inf, tf.float64))
-        recent: Any = tf.concat([none, tf.zeros(tf.stack([words, 1]), tf.float64)], 1)  # best scores before the last characters
+        # the best scores before each of the last characters
+        recent: Any = tf.concat([none, tf.zeros(tf.stack([words, 1]), tf.float64)], 1)
+            [none, tf.zeros(tf.stack([words, 1]), tf.float64)], 1
+        )  # best scores before the last characters
         steps = tf.size(counts)
-        array = tf.TensorArray(tf.int64, steps, infer_shape=False, element_shape=[None])
 
         def body(step, recent, array):
             begin, count = begins[step], counts[step]
             sums = recent[:count] + scores[begin : begin + count]
             best = tf.reduce_max(sums, 1, keepdims=True)
-            array = array.write(step, longest - tf.argmax(sums, 1))
+            array = array.write(step + 1, longest - tf.argmax(sums, 1))
             return step + 1, tf.concat([recent[:count, 1:], best], 1), array
 
-        shapes = tf.TensorShape([]), tf.TensorShape([None, None]), None
-        _, _, array = tf.while_loop(lambda step, *_: step < steps, body, (tf.constant(0), recent, array))
+        _, _, array = tf.while_loop(lambda step, *_: step < steps, body, (tf.constant(0), recent, _array(tf.int64)))
         return array.concat()
 
     def _path(self, best: tf.Tensor, words: tf.RaggedTensor) -> tf.Tensor:
         """The characters at which pieces end, ascending, of all words."""
-        array = tf.TensorArray(tf.int64, 1, dynamic_size=True, infer_shape=False, element_shape=[None])
 
         def body(step, end, start, array):
             array = array.write(step, end)
@@ -269,13 +357,123 @@ class _Unigram:
             inside = tf.where(end >= start)[:, 0]
             return step + 1, tf.gather(end, inside), tf.gather(start, inside), array
 
-        begin = tf.constant(0), words.row_limits() - 1, words.row_starts(), array
+        begin = tf.constant(1), words.row_limits() - 1, words.row_starts(), _array(tf.int64)
         *_, array = tf.while_loop(lambda _, end, *rest: tf.size(end) > 0, body, begin)
         ends = array.concat()
         return tf.where(tf.scatter_nd(ends[:, None], tf.ones_like(ends), tf.shape(best, tf.int64)) > 0)[:, 0]
 
     def _bytes(self, codes: tf.Tensor, id: tf.Tensor, of: tf.Tensor, first: tf.Tensor, last: tf.Tensor) -> tuple:
-        raise NotImplementedError
+        """The pieces with those of bytes in place of unknown ones, each with the span of all of them."""
+        letters = _utf8(codes)
+        before = tf.pad(tf.cumsum(tf.reduce_sum(tf.cast(letters >= 0, tf.int64), 1)), [[1, 0]])
+        letters = tf.boolean_mask(letters, letters >= 0)
+        known = id != self.unknown
+        begin, end = tf.gather(before, first), tf.gather(before, last + 1)
+        index: Any = tf.ragged.range(begin, tf.where(known, begin + 1, end))
+        number = row_numbers(index)
+        id = tf.where(
+            tf.gather(known, number), tf.gather(id, number), tf.gather(self.fallback, tf.gather(letters, index.values))
+        )
+        return id, *(tf.gather(each, number) for each in (of, first, last))
 
 
-_KINDS = tf.int64, tf.int64, tf.int32
+class _BytePairs:
+    """The pieces of words by byte-pair encoding: the pair of least rank is merged, then the next one, ..."""
+
+    def __init__(self, subwords: Subwords):
+        ids = {piece: id for id, piece in enumerate(subwords.pieces)}
+        self.bytes = np.array([ids[char] for char in _byte_characters()], np.int64)
+        ranks = {(ids[left], ids[right]): rank for rank, (left, right) in enumerate(subwords.merges)}
+        merged = [ids[left + right] for left, right in subwords.merges]
+        self.merged = np.array([*merged, 0], np.int64)
+        # a merge of which nothing that it makes is merged before it can be made wherever it is possible at once
+        first = np.full(len(ids), _LAST)
+        for (left, right), rank in ranks.items():
+            first[[left, right]] = np.minimum(first[[left, right]], rank)
+        self.at_once = first[self.merged] > np.arange(len(self.merged))
+        keys = np.array([left << 32 | right for left, right in ranks] or [-1], np.int64)
+        lines = tf.lookup.KeyValueTensorInitializer(keys, np.array([*ranks.values()] or [_LAST], np.int32))
+        self.ranks = tf.lookup.StaticHashTable(lines, _LAST)
+
+    def __call__(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        """The pieces of words, code points (U, ragged): (U, ragged), and which characters each begins and ends with."""
+        codes = words.values
+        letters = _utf8(codes)  # (N, 4)
+        index = tf.where(tf.reshape(letters, [-1]) >= 0)[:, 0]
+        char = index // 4  # of each byte
+        word = tf.gather(row_numbers(words), char)
+        symbol = tf.gather(self.bytes, tf.gather(tf.reshape(letters, [-1]), index))
+        size, count = tf.size(word, tf.int64), words.nrows()
+        place = tf.range(size)
+        arrays = [_array(tf.int64) for _ in range(2)]
+
+        def body(step, place, word, symbol, rank, places, symbols):
+            low = tf.gather(tf.math.unsorted_segment_min(rank, word, count), word)
+            over, on = (tf.where(flag)[:, 0] for flag in (low == _LAST, low < _LAST))
+            places, symbols = (
+                array.write(step, tf.gather(values, over)) for array, values in ((places, place), (symbols, symbol))
+            )
+            place, word, symbol, rank, low = (tf.gather(each, on) for each in (place, word, symbol, rank, low))
+            at = tf.where(rank == low)[:, 0]
+            # in a row of equal symbols each second one; of a merge that can not be made at once the first of the word
+            number = tf.range(tf.size(at, tf.int64))
+            follows = tf.concat([[False], at[1:] == at[:-1] + 1], 0)[: tf.size(at)]
+            head = tf.where(~follows)[:, 0]
+            head = tf.gather(head, tf.cumsum(tf.cast(~follows, tf.int64)) - 1)
+            own = tf.gather(word, at)
+            alone = tf.concat([[True], own[1:] != own[:-1]], 0)[: tf.size(at)]
+            now = ((number - head) % 2 == 0) & (tf.gather(self.at_once, tf.gather(low, at)) | alone)
+            at = tf.boolean_mask(at, now)
+            symbol = tf.tensor_scatter_nd_update(symbol, at[:, None], tf.gather(self.merged, tf.gather(low, at)))
+            stays = tf.tensor_scatter_nd_update(
+                tf.ones_like(symbol, tf.bool), at[:, None] + 1, tf.zeros_like(at, tf.bool)
+            )
+            stays = tf.where(stays)[:, 0]
+            place, word, symbol, rank = (tf.gather(each, stays) for each in (place, word, symbol, rank))
+            at -= tf.range(tf.size(at, tf.int64))
+            changed = tf.concat([at, tf.maximum(at - 1, 0)], 0)
+            rank = tf.tensor_scatter_nd_update(rank, changed[:, None], self._ranks(word, symbol, changed))
+            return step + 1, place, word, symbol, rank, places, symbols
+
+        begin = tf.constant(1), place, word, symbol, self._ranks(word, symbol, place), *arrays
+        *_, places, symbols = tf.while_loop(lambda _, place, *rest: tf.size(place) > 0, body, begin)
+        pieces = tf.tensor_scatter_nd_update(
+            tf.fill([size], tf.constant(-1, tf.int64)), places.concat()[:, None], symbols.concat()
+        )
+        first = tf.where(pieces >= 0)[:, 0]
+        of = tf.gather(word, first)
+        last = tf.gather(char, tf.concat([first[1:], [size]], 0)[: tf.size(first)] - 1)
+        base = tf.gather(words.row_starts(), of)
+        ragged: Any = tf.RaggedTensor
+        ids = tf.cast(tf.gather(pieces, first), tf.int32)
+        return (
+            ragged.from_value_rowids(ids, of, count, validate=False),
+            tf.gather(char, first) - base,
+            last - base,
+        )
+
+    def _ranks(self, word: tf.Tensor, symbol: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+        """The rank of the pair of symbols that begins at each of some places."""
+        behind = tf.minimum(places + 1, tf.size(word, tf.int64) - 1)
+        pair = tf.bitwise.left_shift(tf.gather(symbol, places), 32) + tf.gather(symbol, behind)
+        inside = (tf.gather(word, places) == tf.gather(word, behind)) & (behind > places)
+        return tf.where(inside, self.ranks.lookup(pair), _LAST)
+
+
+def _byte_characters() -> list[str]:
+    """The character that stands for each byte in the pieces of a byte-level BPE."""
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in visible]
+    return [chr(256 + others.index(byte)) if byte in others else chr(byte) for byte in range(256)]
+
+
+def _utf8(codes: tf.Tensor) -> tf.Tensor:
+    """The bytes of code points, int32 (N, 4), -1 behind the last one."""
+    shift = tf.bitwise.right_shift
+    parts = [tf.bitwise.bitwise_and(shift(codes, 6 * n), 63) + 128 for n in range(3)]
+    none = tf.fill(tf.shape(codes), -1)
+    one, two = [codes, none, none, none], [192 + shift(codes, 6), parts[0], none, none]
+    three, four = [224 + shift(codes, 12), *parts[1::-1], none], [240 + shift(codes, 18), *parts[2::-1]]
+    rows = [tf.stack(each, 1) for each in (one, two, three, four)]
+    wide = codes[:, None]
+    return tf.where(wide < 0x80, rows[0], tf.where(wide < 0x800, rows[1], tf.where(wide < 0x10000, rows[2], rows[3])))
