@@ -227,6 +227,7 @@ class WordPiece:
         if missing:
             raise ValueError(f"vocabulary: {', '.join(missing)} missing; a BERT vocab.txt holds one piece a line")
         self.vocab, self.lowercase, self.split_cjk = list(vocab), lowercase, split_cjk
+        self.readable: Sequence[str] = self.vocab
         self.strip_accents = lowercase if strip_accents is None else strip_accents
         self.casing = Casing(lowercase, self.strip_accents, split_cjk)
         self.special_tokens = special_tokens
@@ -293,6 +294,11 @@ class WordPiece:
         ids = tokenizer.get_vocab()
         return cls(sorted(ids, key=ids.__getitem__), lowercase, strip_accents, split_cjk)
 
+    @property
+    def of_words(self) -> "WordPiece":
+        """The tokenizer of words that come split: itself."""
+        return self
+
     def encode(self, text: str) -> list[Piece]:
         """Pieces of one text, without [CLS] and [SEP]."""
         return self.encode_batch([text])[0]
@@ -306,6 +312,10 @@ class WordPiece:
                 word in the result may then be others.
         """
         return self._with_beginnings(texts, most, self._pieces, lambda text: self._beginning(text, most or 0, True))
+
+    def ids_around_masks(self, parts: Sequence[str]) -> list[list[int]]:
+        """The ids of each part of a text between which masks stand."""
+        return self.ids_batch(parts)
 
     def ids_batch(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
         """The ids of `encode_batch`, faster.
