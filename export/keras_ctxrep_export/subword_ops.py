@@ -37,14 +37,20 @@ class SubwordOps(tf.Module):
             raise ValueError(f"normalization {', '.join(missing)}: has no operators of TensorFlow")
         self.charsmap = CharsMap(subwords.charsmap) if "precompiled" in subwords.steps else None
         self.space = CodePoints({ord(char): 1 for char in WHITE_SPACE})
-        self.kinds = CodePoints(_kinds()) if subwords.kind == "bpe" else None
+        self.kinds = CodePoints(_kinds()) if subwords.kind == "bpe" else None  # of GPT-2's pattern
         self.model = _Unigram(subwords) if subwords.kind == "unigram" else _BytePairs(subwords)
         whole = _whole_words(subwords)
         lines = tf.lookup.KeyValueTensorInitializer([*whole], [*whole.values()], tf.string, tf.int32)
         self.pieces = tf.lookup.StaticHashTable(lines, -1)
 
-    def split(self, texts: tf.Tensor) -> Words:
-        """The parts of texts, string (B,), that are cut into pieces, normalized."""
+    def shortened(self, texts: tf.Tensor, words: tf.Tensor | int) -> tf.Tensor:
+        """The texts, which are read whole."""
+        return texts
+
+    beginning = shortened
+
+    def split(self, texts: tf.Tensor, alone: bool = False) -> Words:
+        """The parts of texts, string (B,), or of words that come split, that are cut into pieces, normalized."""
         original: Any = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
         rows = row_numbers(original)
         begins = tf.gather(original.row_starts(), rows)
@@ -52,7 +58,7 @@ class SubwordOps(tf.Module):
         chars = Characters(original.values, origin, rows)
         for step in self.subwords.steps:
             chars = self.charsmap(chars) if step == "precompiled" else _STEPS[step](self, chars)
-        begin, chars = self._metaspace(chars) if self.kinds is None else self._byte_level(chars, self.kinds)
+        begin, chars = self._metaspace(chars, alone) if self.kinds is None else self._byte_level(chars, alone)
         first = tf.where(begin)[:, 0]
         ragged: Any = tf.RaggedTensor
         splits = tf.concat([first, [tf.size(chars.codes, tf.int64)]], 0)
@@ -64,7 +70,7 @@ class SubwordOps(tf.Module):
             original,
         )
 
-    def _metaspace(self, chars: Characters) -> tuple[tf.Tensor, Characters]:
+    def _metaspace(self, chars: Characters, alone: bool) -> tuple[tf.Tensor, Characters]:
         """Whether a part begins at each character, and the characters with "▁" in place of spaces and before parts."""
         codes, begin = chars.codes, _differs(chars.rows)
         if self.subwords.whitespace:
@@ -76,18 +82,19 @@ class SubwordOps(tf.Module):
             chars = chars._replace(codes=tf.where(codes == _SPACE, _META, codes))
         meta = chars.codes == _META
         prefix = begin & ~meta
-        if self.subwords.prefix == "never":
+        scheme = "always" if alone else self.subwords.prefix
+        if scheme == "never":
             return begin | meta, chars
-        if self.subwords.prefix == "first":
+        if scheme == "first":
             prefix &= chars.origin == 0
         new, chars, of = _with_before(chars, prefix, _META)
         return new | (tf.gather(begin | meta, of) & ~tf.gather(prefix, of)), chars
 
-    def _byte_level(self, chars: Characters, kinds: CodePoints) -> tuple[tf.Tensor, Characters]:
+    def _byte_level(self, chars: Characters, alone: bool) -> tuple[tf.Tensor, Characters]:
         """Whether a part begins at each character, by GPT-2's pattern, and the characters."""
-        if self.subwords.add_prefix_space:
+        if self.subwords.add_prefix_space or alone:
             _, chars, _ = _with_before(chars, _differs(chars.rows) & (chars.codes != _SPACE), _SPACE)
-        codes, kind = chars.codes, kinds(chars.codes)
+        codes, kind = chars.codes, self.kinds(chars.codes)
         first, last = _differs(chars.rows), _differs(chars.rows, behind=True)
         before, after = tf.where(first, _NONE, tf.roll(kind, 1, 0)), tf.where(last, _NONE, tf.roll(kind, -1, 0))
         spaced = ~first & (tf.roll(codes, 1, 0) == _SPACE)
@@ -318,10 +325,8 @@ class _Unigram:
             end = tf.gather(start, whole) + step
             step += 1
             values = end, tf.fill(tf.shape(end), step), tf.gather(piece, whole)
-            written = [
-                array.write(tf.cast(step, tf.int32) - 1, value) for array, value in zip((ends, lengths, pieces), values)
-            ]
-            return step, start, node, *written
+            arrays = zip((ends, lengths, pieces), values, strict=True)
+            return step, start, node, *(array.write(tf.cast(step, tf.int32), value) for array, value in arrays)
 
         start = tf.range(tf.size(codes, tf.int64))
         begin = tf.constant(0, tf.int64), start, tf.zeros_like(start), *arrays
@@ -334,8 +339,6 @@ class _Unigram:
         none = tf.fill(tf.stack([words, longest - 1]), tf.constant(-np.inf, tf.float64))
         # the best scores before each of the last characters
         recent: Any = tf.concat([none, tf.zeros(tf.stack([words, 1]), tf.float64)], 1)
-            [none, tf.zeros(tf.stack([words, 1]), tf.float64)], 1
-        )  # best scores before the last characters
         steps = tf.size(counts)
 
         def body(step, recent, array):
