@@ -98,7 +98,7 @@ def reading(bundle: Bundle, **reads) -> Bundle:
 def paths(bundle: Bundle) -> dict[str, Callable[[list[str]], tuple[list, list]]]:
     """Name of a path -> function from texts to (ids and offsets of each from the graph, the same expected)."""
     compared = {"text": _whole(bundle), "windows": _windows(bundle), "words": _words(bundle), "split": _split(bundle)}
-    if bundle.family == "bert":
+    if bundle.family != "elmo":
         compared |= {"pair": _pair(bundle), "question": _question(bundle)}
     return compared
 
@@ -136,7 +136,8 @@ def _pair(bundle: Bundle):
 
 
 def _windows(bundle: Bundle):
-    graph = _graph(lambda text: tuple(text_ops.features(bundle).text_windows(text, 64)), [None])
+    ops: Any = text_ops.features(bundle)
+    graph = _graph(lambda text: tuple(ops.text_windows(text, 64)), [None])
 
     def compare(texts: list[str]):
         inputs, example, *_ = graph(tf.constant(texts))
@@ -157,7 +158,8 @@ def _grouped(rows: list, numbers: list[int], count: int) -> list[list]:
 
 def _words(bundle: Bundle):
     bundle = reading(bundle, words=True)
-    graph = _graph(lambda text: tuple(text_ops.features(bundle).tagging(text)), [None])
+    ops: Any = text_ops.features(bundle)
+    graph = _graph(lambda text: tuple(ops.tagging(text)), [None])
 
     def compare(texts: list[str]):
         inputs, number, spans = graph(tf.constant(texts))
@@ -169,7 +171,7 @@ def _words(bundle: Bundle):
         expected = []
         rows = bundle.features.encode(texts, offsets=True)
         for text, row, encoded in zip(texts, _per_row(bundle.features(texts)), rows, strict=True):
-            places = encoded.words if bundle.family == "bert" else [(w.start, w.end) for w in words(text)][:128]
+            places = encoded.words if bundle.family != "elmo" else [(w.start, w.end) for w in words(text)][:128]
             starts = (encoded.starts or [])[: len(places or [])]
             numbers = [-1 if start is None else order for order, start in enumerate(starts)]
             spelled = [(n, a, b, text[a:b].encode()) for n, (a, b) in zip(numbers, places or [], strict=True)]
@@ -181,7 +183,8 @@ def _words(bundle: Bundle):
 
 def _split(bundle: Bundle):
     bundle = reading(bundle, words=True)
-    graph = _graph(lambda given: text_ops.features(bundle).given(given).inputs, [None, None])
+    ops: Any = text_ops.features(bundle)
+    graph = _graph(lambda given: ops.given(given).inputs, [None, None])
 
     def compare(texts: list[str]):
         sentences = [text.split(" ") for text in texts]

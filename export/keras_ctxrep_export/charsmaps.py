@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,17 @@ from keras_ctxrep_export.words import row_numbers
 __all__ = ["Characters", "CharsMap", "CodePoints", "replaced"]
 
 _POINTS = 0x110000
-_PROBED = [chr(code) for code in (*range(0xD800), *range(0xE000, 0x20000), *range(0xE0000, 0xE1000))]
+_PROBED = [  # without those blocks whose characters are all alike
+    chr(code)
+    for code in (
+        *range(0x3400),
+        *range(0xA000, 0xAC00),
+        *range(0xD7A4, 0xD800),
+        *range(0xF900, 0x17000),
+        *range(0x18D00, 0x20000),
+        *range(0xE0000, 0xE1000),
+    )
+]
 _JOIN, _PREPEND, _CONTROL, _PICTURE, _AFTER_PICTURE, _CONSONANT, _LINKER, _AFTER_CONSONANT = (1 << n for n in range(8))
 _CR, _LF, _ZWJ = 0x0D, 0x0A, 0x200D
 _BYTES = 6  # of the shortest grapheme cluster that is not looked up whole
@@ -94,7 +105,7 @@ def replaced(chars: Characters, number: tf.Tensor, covers: tf.Tensor | None, by:
     return Characters(codes, tf.gather(chars.origin, place), rows)
 
 
-class CharsMap:
+class CharsMap(tf.Module):
     """A map of which SentencePiece's normalization is made, looked up as `tokenizers` does.
 
     A grapheme cluster of less than 6 bytes is replaced by what the shortest of its beginnings that is in the map
@@ -109,6 +120,7 @@ class CharsMap:
     """
 
     def __init__(self, charsmap: bytes):
+        super().__init__()
         mapped = dict(_keys(charsmap))
         self.by = sorted({*mapped.values()})
         numbers = {string: number for number, string in enumerate(self.by, 1)}
@@ -119,7 +131,7 @@ class CharsMap:
             if len(key) > 1 and not any(key[:size] in mapped for size in range(1, len(key)))
         }
         self.single, self.longest = CodePoints(single), max(map(len, several), default=1)
-        self.classes = CodePoints(_classes(normalizers.Precompiled(charsmap), mapped))
+        self.classes = CodePoints(_classes(charsmap))
         if any(
             "\u1100" <= key < "\u1200" or "\ua960" <= key < "\ua980" or "\uac00" <= key < "\ud800" for key in mapped
         ):
@@ -219,8 +231,10 @@ def _keys(charsmap: bytes) -> Iterator[tuple[str, str]]:
                 nodes.append((longer, child))
 
 
-def _classes(rules: normalizers.Precompiled, mapped: dict[str, str]) -> dict[int, int]:
+@lru_cache(maxsize=4)
+def _classes(charsmap: bytes) -> dict[int, int]:
     """The flags of code points, as far as they matter for what the map has."""
+    rules, mapped = normalizers.Precompiled(charsmap), dict(_keys(charsmap))
     classes: dict[int, int] = {}
     singles = [key for key in mapped if len(key) == 1 and len(key.encode()) < 4]
 

@@ -1,6 +1,7 @@
 """Subword tokenizers as a TensorFlow graph: SentencePiece's unigram model and byte-level BPE, as `text.subwords`."""
 
 from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -200,6 +201,7 @@ def _with_before(chars: Characters, where: tf.Tensor, code: int) -> tuple[tf.Ten
     return new, chars._replace(codes=tf.where(new, code, chars.codes)), of
 
 
+@lru_cache(maxsize=4)
 def _whole_words(subwords: Subwords) -> dict[bytes, int]:
     """The words that are cut into a single piece, which is known."""
     hidden = {each.id for each in subwords.added}
@@ -220,6 +222,7 @@ def _whole_words(subwords: Subwords) -> dict[bytes, int]:
     }
 
 
+@cache
 def _kinds() -> dict[int, int]:
     """The kind of each code point in GPT-2's pattern that is not another, as `tokenizers` has it."""
     chars = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x34000), *range(0xE0000, 0xE1000))))
@@ -239,12 +242,13 @@ _STEPS: dict[str, Callable[[SubwordOps, Characters], Characters]] = {
 }
 
 
-class _Unigram:
+class _Unigram(tf.Module):
     """The pieces of words of the greatest sum of scores, by Viterbi's algorithm."""
 
     PENALTY = 10.0  # of an unknown character, below the least score
 
     def __init__(self, subwords: Subwords):
+        super().__init__("unigram")
         hidden = {each.id for each in subwords.added}
         self.unknown, self.fallback = subwords.unknown, None
         nodes: dict[int, int] = {}  # node and character -> node
@@ -380,10 +384,11 @@ class _Unigram:
         return id, *(tf.gather(each, number) for each in (of, first, last))
 
 
-class _BytePairs:
+class _BytePairs(tf.Module):
     """The pieces of words by byte-pair encoding: the pair of least rank is merged, then the next one, ..."""
 
     def __init__(self, subwords: Subwords):
+        super().__init__("byte_pairs")
         ids = {piece: id for id, piece in enumerate(subwords.pieces)}
         self.bytes = np.array([ids[char] for char in _byte_characters()], np.int64)
         ranks = {(ids[left], ids[right]): rank for rank, (left, right) in enumerate(subwords.merges)}
