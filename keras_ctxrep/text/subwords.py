@@ -19,8 +19,10 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isfinite
 from typing import Any, NamedTuple
 
+import numpy as np
 from tokenizers import Encoding, Tokenizer, decoders, pre_tokenizers
 
 from keras_ctxrep.checks import printable, read_json
@@ -239,7 +241,7 @@ def _parse(options: _Options, special: Collection[str]) -> Subwords:
 def _unigram(model: _Options) -> tuple[list[str], list[float]]:
     entries = model.get("vocab", list, [])
     for index, entry in enumerate(entries):
-        if not (isinstance(entry, list) and [*map(type, entry)] in ([str, float], [str, int])):
+        if not (isinstance(entry, list) and [*map(type, entry)] in ([str, float], [str, int]) and isfinite(entry[1])):
             raise ValueError(f"model.vocab[{index}]={printable(repr(entry), 60)}: a piece and its score are needed")
     pieces = [piece for piece, _ in entries]
     if len({*pieces}) < len(pieces):
@@ -320,11 +322,34 @@ def _steps(options: _Options) -> tuple[tuple[str, ...], bytes]:
                 part.refuse("precompiled_charsmap", "not base64")
             if not charsmap:
                 continue
+            if not _whole(charsmap):
+                part.refuse("precompiled_charsmap", "damaged")
         name = next((name for name, step in STEPS.items() if step == values), None)
         if name is None:
             raise ValueError(f"{part.path}={printable(json.dumps(part.values, ensure_ascii=False))}: not supported")
         steps.append(name)
     return tuple(steps), charsmap
+
+
+def _whole(charsmap: bytes) -> bool:
+    """Whether a precompiled map is one: no step through its double array, and no target, is outside of it.
+
+    https://github.com/s-yata/darts-clone: the bits of a unit are a label, whether a value follows, and an offset.
+    """
+    size = int.from_bytes(charsmap[:4], "little")
+    targets = np.frombuffer(charsmap, np.uint8)[4 + size :]
+    if not size or size % 1024 or 4 + size > len(charsmap):
+        return False
+    units = np.frombuffer(charsmap, "<u4", size // 4, 4).astype(np.int64)
+    next_units = np.arange(len(units)) ^ (units >> 10 << ((units & 512) >> 6))
+    steps = units >> 31 == 0  # others are values
+    if (next_units[steps] >= len(units)).any():  # all 256 that may follow are in one block
+        return False
+    places = units[next_units[steps & (units & 256 > 0)]] & 0x7FFFFFFF
+    if (places >= len(targets)).any() or targets[-1]:
+        return False
+    inside = targets[places] & 0xC0 == 0x80  # of a character
+    return not inside.any() and charsmap[4 + size :].decode("utf-8", "replace").count("\ufffd") == 0
 
 
 def _joined(parts: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | None:
