@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 from tokenizers import Regex, models, normalizers
 
+from keras_ctxrep.text.character_rules import lower_case
 from keras_ctxrep.text.subwords import SPACE, WHITE_SPACE, Subwords
-from keras_ctxrep_export.charsmaps import Characters, CharsMap, CodePoints
+from keras_ctxrep_export.charsmaps import Characters, CharsMap, CodePoints, replaced
 from keras_ctxrep_export.words import Words, row_numbers
 
 __all__ = ["SubwordOps"]
@@ -161,6 +162,10 @@ class SubwordOps(tf.Module):
             tf.where(some, tf.gather(places, last) + 1 - offset, end),
         )
 
+    def _lowercase(self, chars: Characters) -> Characters:
+        numbers, strings = _lower_case()
+        return replaced(chars, CodePoints(numbers)(chars.codes), None, strings)
+
     def _strip(self, chars: Characters, left: bool = True, right: bool = True) -> Characters:
         real = self.space(chars.codes) == 0
         position = tf.range(tf.size(real))
@@ -201,6 +206,16 @@ def _with_before(chars: Characters, where: tf.Tensor, code: int) -> tuple[tf.Ten
     return new, chars._replace(codes=tf.where(new, code, chars.codes)), of
 
 
+@cache
+def _lower_case() -> tuple[dict[int, int], list[str]]:
+    """The number of what each code point is in lower case, of those that change, and these strings."""
+    chars = [chr(code) for code in (*range(0xD800), *range(0xE000, 0x20000))]
+    becomes = {ord(char): lower for char, lower in zip(chars, lower_case(chars), strict=True) if lower != char}
+    strings = sorted({*becomes.values()})
+    numbers = {string: number for number, string in enumerate(strings, 1)}
+    return {code: numbers[lower] for code, lower in becomes.items()}, strings
+
+
 @lru_cache(maxsize=4)
 def _whole_words(subwords: Subwords) -> dict[bytes, int]:
     """The words that are cut into a single piece, which is known."""
@@ -234,6 +249,7 @@ def _kinds() -> dict[int, int]:
 
 
 _STEPS: dict[str, Callable[[SubwordOps, Characters], Characters]] = {
+    "lowercase": SubwordOps._lowercase,
     "strip": SubwordOps._strip,
     "strip_left": lambda ops, chars: ops._strip(chars, right=False),
     "strip_right": lambda ops, chars: ops._strip(chars, left=False),
@@ -268,15 +284,18 @@ class _Unigram(tf.Module):
         lines = tf.lookup.KeyValueTensorInitializer(keys, np.arange(1, len(nodes) + 1, dtype=np.int64))
         self.children = tf.lookup.StaticHashTable(lines, 0)
         ids = {piece: id for id, piece in enumerate(subwords.pieces) if id not in hidden}
-        names = [f"<0x{byte:02X}>" for byte in range(256)]
         if subwords.byte_fallback:
+            names = [f"<0x{byte:02X}>" for byte in range(256)]
+            if missing := [name for name in names if name not in ids]:
+                raise ValueError(f"byte_fallback: no piece {missing[0]}, so that it has no operators")
             self.fallback = np.array([ids[name] for name in names], np.int32)
 
     def __call__(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         """The pieces of words, code points (U, ragged): (U, ragged), and which characters each begins and ends with."""
         codes, word = words.values, row_numbers(words)
         limit, size = tf.gather(words.row_limits(), word), tf.size(word, tf.int64)
-        end, length, piece, longest = self._matches(codes, limit)
+        keys, pieces, longest = self._matches(codes, limit)
+        end, length = keys % size, keys // size + 1
         # Rows of characters: the first ones of all words, from the longest to the shortest, then the second ones, ...
         lengths = words.row_lengths()
         order = tf.argsort(lengths, direction="DESCENDING", stable=True)
@@ -284,22 +303,24 @@ class _Unigram(tf.Module):
         place = tf.range(size) - tf.gather(words.row_starts(), word)
         most = tf.reduce_max(tf.pad(lengths, [[0, 1]]))
         counts = tf.math.unsorted_segment_sum(tf.ones_like(place), place, most)  # of words that have so many characters
-        begins = tf.cumsum(counts, exclusive=True)
-        row = tf.gather(begins, place) + tf.cast(tf.gather(rank, word), tf.int64)
+        row = tf.gather(tf.cumsum(counts, exclusive=True), place) + tf.cast(tf.gather(rank, word), tf.int64)
         # of each character and each length of a piece that ends there, from the longest one on
-        cell = (tf.gather(row, end) * longest + longest - length)[:, None]
-        shape = tf.reshape(size * longest, [1])
-        ids = tf.tensor_scatter_nd_update(tf.fill(shape, -1), cell, piece)
-        scores = tf.fill(shape, tf.constant(-np.inf, tf.float64))
-        scores = tf.tensor_scatter_nd_update(scores, cell, tf.gather(self.scores, piece))
-        scores = tf.reshape(scores, tf.stack([size, longest]))
-        single = scores[:, -1:]
-        scores = tf.concat([scores[:, :-1], tf.where(single > -np.inf, single, self.worst)], 1)
-        best = tf.gather(self._lengths(scores, begins, counts, longest), row)
+        single = tf.boolean_mask(end, length == 1)[:, None]
+        missing = tf.tensor_scatter_nd_update(tf.ones_like(word, tf.bool), single, tf.zeros_like(single[:, 0], tf.bool))
+        missing = tf.where(missing)[:, 0]
+        end, length = tf.concat([end, missing], 0), tf.concat([length, tf.ones_like(missing)], 0)
+        values = tf.concat([tf.gather(self.scores, pieces), tf.fill(tf.shape(missing), self.worst)], 0)
+        none = tf.fill(tf.reshape(size * longest, [1]), tf.constant(-np.inf, tf.float64))
+        cell = tf.gather(row, end) * longest + longest - length
+        scores = tf.reshape(tf.tensor_scatter_nd_update(none, cell[:, None], values), tf.stack([size, longest]))
+        best = tf.gather(self._lengths(scores, counts, longest), row)
         ends = self._path(best, words)
-        start = ends - tf.gather(best, ends) + 1
-        id = tf.gather(ids, tf.gather(row, ends) * longest + longest - tf.gather(best, ends))
-        id = tf.where(id < 0, self.unknown, id)
+        length = tf.gather(best, ends)
+        start = ends - length + 1
+        wanted, keys = (length - 1) * size + ends, tf.concat([keys, [tf.int64.max]], 0)
+        index = tf.searchsorted(keys, wanted)
+        known = tf.gather(keys, index) == wanted
+        id = tf.where(known, tf.gather(tf.concat([pieces, [-1]], 0), index), self.unknown)
         # Unknown characters one after the other are one piece.
         unknown, of = id == self.unknown, tf.gather(word, ends)
         goes_on = unknown[1:] & unknown[:-1] & (of[1:] == of[:-1])
@@ -314,10 +335,13 @@ class _Unigram(tf.Module):
         return ragged.from_value_rowids(id, of, words.nrows(), validate=False), first - base, last - base
 
     def _matches(self, codes: tf.Tensor, limit: tf.Tensor) -> tuple:
-        """The pieces that are in words: at which character each ends, its length, itself; and the greatest length."""
-        arrays = [_array(kind) for kind in (tf.int64, tf.int64, tf.int32)]
+        """The pieces that are in words, in the order of their keys, and the greatest length of one.
 
-        def body(step, start, node, ends, lengths, pieces):
+        Its key is the number of the character that it ends at, and for each character of it but one that of them all.
+        """
+        size = tf.size(codes, tf.int64)
+
+        def body(step, start, node, keys, pieces):
             inside = tf.where(start + step < tf.gather(limit, start))[:, 0]
             start, node = tf.gather(start, inside), tf.gather(node, inside)
             letter = tf.cast(tf.gather(codes, start + step), tf.int64)
@@ -326,33 +350,32 @@ class _Unigram(tf.Module):
             start, node = tf.gather(start, some), tf.gather(node, some)
             piece = tf.gather(self.piece, node)
             whole = tf.where(piece >= 0)[:, 0]
-            end = tf.gather(start, whole) + step
-            step += 1
-            values = end, tf.fill(tf.shape(end), step), tf.gather(piece, whole)
-            arrays = zip((ends, lengths, pieces), values, strict=True)
-            return step, start, node, *(array.write(tf.cast(step, tf.int32), value) for array, value in arrays)
+            number = tf.cast(step, tf.int32) + 1
+            keys = keys.write(number, step * size + step + tf.gather(start, whole))
+            return step + 1, start, node, keys, pieces.write(number, tf.gather(piece, whole))
 
-        start = tf.range(tf.size(codes, tf.int64))
-        begin = tf.constant(0, tf.int64), start, tf.zeros_like(start), *arrays
-        steps, _, _, *arrays = tf.while_loop(lambda _, start, *rest: tf.size(start) > 0, body, begin)
-        return *(array.concat() for array in arrays), tf.maximum(steps, 1)
+        start = tf.range(size)
+        begin = tf.constant(0, tf.int64), start, tf.zeros_like(start), _array(tf.int64), _array(tf.int32)
+        steps, _, _, keys, pieces = tf.while_loop(lambda _, start, *rest: tf.size(start) > 0, body, begin)
+        return keys.concat(), pieces.concat(), tf.maximum(steps, 1)
 
-    def _lengths(self, scores: tf.Tensor, begins: tf.Tensor, counts: tf.Tensor, longest: tf.Tensor) -> tf.Tensor:
+    def _lengths(self, scores: tf.Tensor, counts: tf.Tensor, longest: tf.Tensor) -> tf.Tensor:
         """The length of the last piece of the best path to each character, int64."""
-        words = tf.reduce_max(tf.pad(counts, [[0, 1]]))
-        none = tf.fill(tf.stack([words, longest - 1]), tf.constant(-np.inf, tf.float64))
-        # the best scores before each of the last characters
-        recent: Any = tf.concat([none, tf.zeros(tf.stack([words, 1]), tf.float64)], 1)
         steps = tf.size(counts)
+        words = tf.reduce_max(tf.pad(counts, [[0, 1]]))
 
-        def body(step, recent, array):
-            begin, count = begins[step], counts[step]
-            sums = recent[:count] + scores[begin : begin + count]
+        def body(step, begin, recent, array):
+            """`recent` has the scores of the best paths that end before the last characters of each word."""
+            count, size = counts[step], tf.shape(recent, tf.int64)[1]
+            sums = recent[:count] + scores[begin : begin + count, longest - size :]
+            array = array.write(step + 1, size - tf.argmax(sums, 1))
             best = tf.reduce_max(sums, 1, keepdims=True)
-            array = array.write(step + 1, longest - tf.argmax(sums, 1))
-            return step + 1, tf.concat([recent[:count, 1:], best], 1), array
+            recent = tf.concat([recent[:count, tf.cast(size == longest, tf.int64) :], best], 1)
+            return step + 1, begin + count, recent, array
 
-        _, _, array = tf.while_loop(lambda step, *_: step < steps, body, (tf.constant(0), recent, _array(tf.int64)))
+        shape = tf.stack([words, tf.minimum(longest, 1)])  # 1, but not for the shapes of the loop
+        begin = tf.constant(0), tf.constant(0, tf.int64), tf.zeros(shape, tf.float64), _array(tf.int64)
+        *_, array = tf.while_loop(lambda step, *_: step < steps, body, begin)
         return array.concat()
 
     def _path(self, best: tf.Tensor, words: tf.RaggedTensor) -> tf.Tensor:

@@ -70,6 +70,7 @@ def test_pieces_and_spans(name):
 OTHERS = {
     "first": {"prefix": "first", "whitespace": False, "steps": ("strip_left", "precompiled", "one_metaspace")},
     "never": {"prefix": "never", "whitespace": False, "steps": ("precompiled", "strip_right")},
+    "lower case": {"prefix": "never", "whitespace": False, "steps": ("lowercase", "precompiled")},
     "as it is": {"prefix": "first", "steps": (), "charsmap": b""},
 }
 
