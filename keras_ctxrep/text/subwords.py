@@ -20,10 +20,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer, decoders, pre_tokenizers
+from tokenizers import Encoding, Tokenizer, decoders, models, pre_tokenizers
 
 from keras_ctxrep.checks import printable, read_json
 from keras_ctxrep.text.tokens import Piece, SpecialTokens, encoded, strings
@@ -169,7 +169,7 @@ class _Options:
             self.refuse(key, f"{' or '.join(json.dumps(each, ensure_ascii=False) for each in allowed)} is read")
         return value
 
-    def refuse(self, key: str, why: str) -> None:
+    def refuse(self, key: str, why: str) -> NoReturn:
         path = f"{self.path}.{key}".lstrip(".")
         raise ValueError(f"{path}={printable(repr(self.values.get(key)), 60)}: {why}")
 
@@ -241,7 +241,8 @@ def _parse(options: _Options, special: Collection[str]) -> Subwords:
 def _unigram(model: _Options) -> tuple[list[str], list[float]]:
     entries = model.get("vocab", list, [])
     for index, entry in enumerate(entries):
-        if not (isinstance(entry, list) and [*map(type, entry)] in ([str, float], [str, int]) and isfinite(entry[1])):
+        whole = type(entry) is list and len(entry) == 2 and type(entry[0]) is str and type(entry[1]) in (float, int)
+        if not (whole and isfinite(entry[1])):
             raise ValueError(f"model.vocab[{index}]={printable(repr(entry), 60)}: a piece and its score are needed")
     pieces = [piece for piece, _ in entries]
     if len({*pieces}) < len(pieces):
@@ -260,7 +261,7 @@ def _bpe(model: _Options) -> list[str]:
     ):
         model.only(key, *allowed)
     ids = model.get("vocab", dict, {})
-    pieces = sorted(ids, key=lambda piece: (str(type(ids[piece])), ids[piece]))
+    pieces = sorted(ids, key=lambda piece: ids[piece] if type(ids[piece]) is int else -1)
     if [ids[piece] for piece in pieces] != [*range(len(pieces))]:
         raise ValueError(
             f"model.vocab: the ids of its {len(pieces):,} pieces are not 0 to {len(pieces) - 1:,}, each once"
@@ -385,13 +386,20 @@ Piece(id=7, start=4, end=5, word=2)]
         self.subwords, self.special_tokens, self.vocab = subwords, special_tokens, [*subwords.pieces]
         self.pad, self.unk, self.cls, self.sep, self.mask = (ids[piece] for piece in special_tokens.pieces)
         hidden = {each.id for each in subwords.added} if subwords.kind == "unigram" else set()
-        pieces = tuple("" if id in hidden else piece for id, piece in enumerate(subwords.pieces))
-        self._tokenizer = Tokenizer.from_str(replace(subwords, pieces=pieces, added=()).to_json())
+        pieces = ["" if id in hidden else piece for id, piece in enumerate(subwords.pieces)]
+        without = replace(subwords, pieces=("",), scores=(0.0,), merges=(), unknown=0, added=())
+        self._tokenizer = Tokenizer.from_str(without.to_json())
+        if subwords.kind == "unigram":
+            vocab = [*zip(pieces, subwords.scores, strict=True)]
+            self._tokenizer.model = models.Unigram(vocab, subwords.unknown, subwords.byte_fallback)
+        else:
+            self._tokenizer.model = models.BPE(ids, [*subwords.merges])
 
     @cached_property
     def of_words(self) -> "SubwordTokenizer":
         """The tokenizer of words that come split, of which each begins as it does within a text."""
-        return SubwordTokenizer(replace(self.subwords, prefix="always", add_prefix_space=True), self.special_tokens)
+        alone = replace(self.subwords, prefix="always", add_prefix_space=self.subwords.kind == "bpe")
+        return self if alone == self.subwords else SubwordTokenizer(alone, self.special_tokens)
 
     @cached_property
     def readable(self) -> list[str]:
