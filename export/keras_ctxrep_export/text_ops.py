@@ -25,7 +25,7 @@ __all__ = ["PairOps", "PieceOps", "Sentences", "TextWindows", "TokenOps", "Windo
 
 
 def features(bundle: Bundle) -> GraphFeatures:
-    """The function `bundle.features` in stock ops of TensorFlow and tensorflow-text, for a batch of texts.
+    """The function `bundle.features` in stock ops of TensorFlow, and of tensorflow-text for WordPiece, for a batch of texts.
 
     tensorflow-text's own BERT tokenizers differ: they fold case by NFKC ("½", "ﬁ" and "…" are rewritten) and split at
     characters that BERT removes. Here the rules are those of `tokenizers`, read from it character by character when a
@@ -41,6 +41,7 @@ def features(bundle: Bundle) -> GraphFeatures:
         `tf.Module`, so that a SavedModel tracks the table of a model of word ids.
 
     Raises:
+        ValueError: a subword tokenizer has no operators, see `subword_ops`.
         RuntimeError: tensorflow-text can not take a piece of the vocabulary (over 256 bytes, or beginning with NUL).
 
     >>> elmo = Bundle("elmo", "embed", {"max_characters": 6}, max_length=2)
