@@ -74,6 +74,10 @@ def replaced(chars: Characters, number: tf.Tensor, covers: tf.Tensor | None, by:
             one before it covers.
         covers: int32 (N,), how many characters are replaced; None: one each.
         by: strings.
+
+    >>> chars = Characters(tf.constant([0xFB01, 0x6E]), tf.range(2), tf.zeros([2], tf.int64))
+    >>> [values.numpy().tolist() for values in replaced(chars, tf.constant([1, 0]), None, ["fi"])[:2]]
+    [[102, 105, 110], [0, 0, 1]]
     """
     size = tf.size(number)
     sizes = np.array([1, *map(len, by)], np.int64)
@@ -132,9 +136,7 @@ class CharsMap(tf.Module):
         }
         self.single, self.longest = CodePoints(single), max(map(len, several), default=1)
         self.classes = CodePoints(_classes(charsmap))
-        if any(
-            "\u1100" <= key < "\u1200" or "\ua960" <= key < "\ua980" or "\uac00" <= key < "\ud800" for key in mapped
-        ):
+        if any(begin <= key < end for key in mapped for begin, end in _HANGUL):
             raise ValueError("charsmap: keys of less than 6 bytes that begin with Hangul letters have no operators")
         self.table = None
         if several:
@@ -144,10 +146,12 @@ class CharsMap(tf.Module):
     def __call__(self, chars: Characters) -> Characters:
         codes = chars.codes
         number, classes = self.single(codes), self.classes(codes)
-        plain = lambda: (number, tf.ones_like(number))  # noqa: E731
-        some = tf.bitwise.bitwise_and(classes, _JOIN | _PREPEND) > 0
-        joined = tf.reduce_any(some | (codes == _CR))
-        number, covers = tf.cond(joined, lambda: self._of_clusters(chars, number, classes), plain)
+        some = (tf.bitwise.bitwise_and(classes, _JOIN | _PREPEND) > 0) | (codes == _CR)
+        number, covers = tf.cond(
+            tf.reduce_any(some),
+            lambda: self._of_clusters(chars, number, classes),
+            lambda: (number, tf.ones_like(number)),
+        )
         changed = tf.reduce_any(number != 0)
         return Characters(
             *tf.cond(changed, lambda: tuple(replaced(chars, number, covers, self.by)), lambda: tuple(chars))

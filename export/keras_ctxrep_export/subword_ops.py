@@ -22,13 +22,22 @@ _CODE_BITS = 21  # of a code point
 
 
 class SubwordOps(tf.Module):
-    """`text.subwords.SubwordTokenizer` for a batch of texts.
+    """`text.subwords.SubwordTokenizer` for a batch of texts, in operators of TensorFlow alone.
+
+    Each distinct word of a batch is cut once, and looked up if it is a piece.
 
     Args:
         subwords: what it does.
 
     Raises:
-        ValueError: a step of normalization has no operators.
+        ValueError: a step of its normalization has no operators (NFC and NFKC), or a piece of a byte is missing.
+
+    >>> from keras_ctxrep.text.subwords import Added
+    >>> pieces, scores = ("<unk>", "\u2581", "a", "\u2581a"), (0.0, -2.0, -3.0, -2.5)
+    >>> ops = SubwordOps(Subwords("unigram", pieces, scores, unknown=0, added=(Added(0),)))
+    >>> ids, start, end = ops.cut(ops.split(tf.constant(["aa  a"])))
+    >>> ids.to_list(), start.numpy().tolist(), end.numpy().tolist()
+    ([[[3, 2], [1], [3]]], [0, 1, 3, 4], [1, 2, 3, 5])
     """
 
     def __init__(self, subwords: Subwords):
