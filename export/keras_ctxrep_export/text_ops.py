@@ -25,7 +25,7 @@ __all__ = ["PairOps", "PieceOps", "Sentences", "TextWindows", "TokenOps", "Windo
 
 
 def features(bundle: Bundle) -> GraphFeatures:
-    """The function `bundle.features` in operators of TensorFlow, for WordPiece also of tensorflow-text, of a batch.
+    """The function `bundle.features` for a batch, in operators of TensorFlow and, for WordPiece, of tensorflow-text.
 
     tensorflow-text's own BERT tokenizers differ: they fold case by NFKC ("½", "ﬁ" and "…" are rewritten) and split at
     characters that BERT removes. Here the rules are those of `tokenizers`, read from it character by character when a
