@@ -257,7 +257,8 @@ def speed(texts: list[str], subwords: dict[str, Subwords], batches: tuple[int, .
     made = {"WordPiece": Bundle("bert", "classify", {}, 128, vocab=tuple(pieces.vocab))}
     table = []
     for model, bundle in (made | {name: bundle_of(each) for name, each in subwords.items()}).items():
-        graph, row = _graph(text_ops.features(bundle), [None]), [model]
+        graph = _graph(text_ops.features(bundle), [None])
+        row: list = [model]
         for size in batches:
             inputs = [tf.constant(texts[begin : begin + size]) for begin in range(0, min(len(texts), 20 * size), size)]
             graph(inputs[0])

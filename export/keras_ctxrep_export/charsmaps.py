@@ -60,7 +60,7 @@ class CodePoints:
         self.block = np.array([blocks.setdefault(row, len(blocks)) for row in rows], np.int32)
         self.numbers = np.frombuffer(b"".join(blocks), np.int32)
 
-    def __call__(self, codes: tf.Tensor) -> tf.Tensor:
+    def __call__(self, codes: tf.Tensor) -> Any:
         block = tf.gather(tf.constant(self.block), tf.bitwise.right_shift(codes, 8))
         return tf.gather(tf.constant(self.numbers), block * 256 + tf.bitwise.bitwise_and(codes, 255))
 
@@ -185,13 +185,13 @@ class CharsMap(tf.Module):
         return number, tf.tensor_scatter_nd_update(tf.ones_like(number), whole, many)
 
 
-def _goes_on(chars: Characters, classes: tf.Tensor) -> tf.Tensor:
+def _goes_on(chars: Characters, classes: tf.Tensor) -> Any:
     """Whether a grapheme cluster goes on at each character, bool (N,)."""
 
-    def has(which: int) -> tf.Tensor:
+    def has(which: int) -> Any:
         return tf.bitwise.bitwise_and(classes, which) > 0
 
-    def before(flags: tf.Tensor) -> tf.Tensor:
+    def before(flags: tf.Tensor) -> Any:
         """The flag of the character before each in its text."""
         shifted = tf.concat([[False], flags[:-1]], 0)[: tf.size(flags)]
         return shifted & tf.concat([[False], chars.rows[1:] == chars.rows[:-1]], 0)[: tf.size(flags)]

@@ -46,9 +46,9 @@ class SubwordOps(tf.Module):
         missing = [step for step in subwords.steps if step not in _STEPS and step != "precompiled"]
         if missing:
             raise ValueError(f"normalization {', '.join(missing)}: has no operators of TensorFlow")
-        self.charsmap = CharsMap(subwords.charsmap) if "precompiled" in subwords.steps else None
+        self.charsmap: Any = CharsMap(subwords.charsmap) if "precompiled" in subwords.steps else None
         self.space = CodePoints({ord(char): 1 for char in WHITE_SPACE})
-        self.kinds = CodePoints(_kinds()) if subwords.kind == "bpe" else None  # of GPT-2's pattern
+        self.kinds: Any = CodePoints(_kinds()) if subwords.kind == "bpe" else None  # of GPT-2's pattern
         self.model = _Unigram(subwords) if subwords.kind == "unigram" else _BytePairs(subwords)
         whole = _whole_words(subwords)
         lines = tf.lookup.KeyValueTensorInitializer([*whole], [*whole.values()], tf.string, tf.int32)
@@ -91,7 +91,7 @@ class SubwordOps(tf.Module):
             begin, chars = tf.gather(begin, stays), chars.take(stays)
         else:
             chars = chars._replace(codes=tf.where(codes == _SPACE, _META, codes))
-        meta = chars.codes == _META
+        meta: Any = chars.codes == _META
         prefix = begin & ~meta
         scheme = "always" if alone else self.subwords.prefix
         if scheme == "never":
@@ -119,7 +119,7 @@ class SubwordOps(tf.Module):
         def pair(letters: str) -> tf.Tensor:
             return (second == ord(letters[0])) & (third == ord(letters[1]))
 
-        short = apostrophe & tf.reduce_any([second == ord(letter) for letter in "stmd"], 0)
+        short: Any = apostrophe & tf.reduce_any([second == ord(letter) for letter in "stmd"], 0)
         long = apostrophe & (pair("re") | pair("ve") | pair("ll"))
         begin &= ~tf.roll(short | long, 1, 0)
         return begin | ((kind == _LETTER) & ~first & (tf.roll(short, 2, 0) | tf.roll(long, 3, 0))), chars
@@ -191,8 +191,8 @@ class SubwordOps(tf.Module):
     def _one_space(self, chars: Characters, by: int) -> Characters:
         space, same = chars.codes == _SPACE, chars.rows[1:] == chars.rows[:-1]
         again = tf.concat([[False], space[:-1] & space[1:] & same], 0)[: tf.size(space)]
-        stays = ~tf.concat([again[1:], [False]], 0)[: tf.size(space)]
-        return Characters(tf.where(again, by, chars.codes), *chars[1:]).take(tf.where(stays)[:, 0])
+        goes: Any = tf.concat([again[1:], [False]], 0)[: tf.size(space)]
+        return chars._replace(codes=tf.where(again, by, chars.codes)).take(tf.where(~goes)[:, 0])
 
 
 def _array(kind: tf.DType) -> tf.TensorArray:
@@ -207,7 +207,7 @@ def _scattered(places: tf.Tensor, size: tf.Tensor, values: Any, others: Any) -> 
     return tf.raw_ops.SparseToDense(sparse_indices=places, output_shape=tf.reshape(size, [1]), **options)
 
 
-def _differs(rows: tf.Tensor, behind: bool = False) -> tf.Tensor:
+def _differs(rows: tf.Tensor, behind: bool = False) -> Any:
     """Whether each character is the first of its text, or the last."""
     other = rows[1:] != rows[:-1]
     return tf.concat([other, [True]] if behind else [[True], other], 0)[: tf.size(rows)]
@@ -215,7 +215,7 @@ def _differs(rows: tf.Tensor, behind: bool = False) -> tf.Tensor:
 
 def _with_before(chars: Characters, where: tf.Tensor, code: int) -> tuple[tf.Tensor, Characters, tf.Tensor]:
     """Characters with another before some of them: which are new, they, and the one that each of them comes from."""
-    index = tf.where(tf.reshape(tf.stack([where, tf.ones_like(where)], 1), [-1]))[:, 0]
+    index: Any = tf.where(tf.reshape(tf.stack([where, tf.ones_like(where)], 1), [-1]))[:, 0]
     of, new = index // 2, index % 2 == 0
     chars = chars.take(of)
     return new, chars._replace(codes=tf.where(new, code, chars.codes)), of

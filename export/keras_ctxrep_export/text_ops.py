@@ -261,7 +261,7 @@ class PieceOps(tf.Module):
         self.pieces, self.max_length = prepared.wordpiece, prepared.max_length
         self.starts, self.max_question = prepared.starts, prepared.max_question
         self.separators = self.pieces.special_tokens.separators
-        self.tokenizer: WordPieceOps | SubwordOps
+        self.tokenizer: Any
         if isinstance(self.pieces, WordPiece):
             self.tokenizer = WordPieceOps(self.pieces)
         else:
