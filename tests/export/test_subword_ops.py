@@ -116,7 +116,7 @@ def subword_bundle(name, task="classify", **fields):
 
 
 SLOW = pytest.mark.slow
-PATHS = {"unigram": ("words", "question"), "bpe": ("pair", "split"), "unigram_of_bytes": ()}
+PATHS = {"unigram": ("words", "question"), "bpe": ("split",), "unigram_of_bytes": ()}
 CASES = [
     pytest.param(name, path, marks=() if path in PATHS[name] else SLOW)
     for name in PATHS
@@ -133,7 +133,7 @@ def test_features(name, path):
         assert own == wanted, text
 
 
-@pytest.mark.parametrize("name", ["unigram", "bpe"])
+@pytest.mark.parametrize("name", ["unigram", pytest.param("bpe", marks=SLOW)])
 def test_saved_model_answers_as_keras_does(name, tmp_path):
     subwords = golden_text.TOKENIZERS[name]()
     fields = {"vocab": subwords.pieces, "tokenizer": subwords.to_json()}
