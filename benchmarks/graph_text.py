@@ -1,11 +1,13 @@
 """Compares the text preparation inside SavedModels with that of `bundle.features`: every id, every offset.
 
-    python benchmarks/graph_text.py [--texts FILE ...] [--count 100000]
+    python benchmarks/graph_text.py [--texts FILE ...] [--tokenizer FILE ...] [--count 100000] [--speed]
 
 The strings are lines of the files; then every code point between letters; and random ones of all Unicode blocks with
 controls, combining marks and very long words. Each goes through every path that a task's text
 takes: whole, as a pair, as words with offsets, as words split already, in windows, and as a question's context; uncased
-and cased pieces, and ELMo's characters. Prints a table, and the code points of strings that differ.
+and cased pieces, ELMo's characters, a unigram model and a byte-level BPE that are learned from the strings, and those
+of the tokenizer.json files. Prints a table, and the code points of strings that differ; with --speed instead how many
+texts of 20 words, from the lines of the files, one core prepares in a second, by CPU time.
 
 Left out of the uncased paths, which strip accents, since it is known to differ: a musical note of one character before
 a virama, U+1D15E to U+1D164 and U+1D1BB to U+1D1C0, whose parts have canonical classes of their own.
@@ -16,15 +18,18 @@ import gc
 import random
 import re
 import sys
+import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tabulate import tabulate
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from tokenizers.normalizers import BertNormalizer
 
 from keras_ctxrep import tasks
@@ -32,7 +37,8 @@ from keras_ctxrep.checks import of_kind
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import lines
 from keras_ctxrep.text.features import Reads, WordPieceFeatures, words_of_pieces
-from keras_ctxrep.text.tokens import SPECIAL_PIECES, words
+from keras_ctxrep.text.subwords import ROBERTA_TOKENS, Subwords, parse
+from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece, words
 from keras_ctxrep_export import text_ops
 
 BATCH = 500
@@ -82,11 +88,33 @@ def vocabulary() -> tuple[str, ...]:
     return (*SPECIAL_PIECES, *chars, *("##" + char for char in chars))
 
 
-def bundles(vocab: tuple[str, ...]) -> dict[str, Bundle]:
+def learned(texts: list[str], size: int = 4000) -> dict[str, Subwords]:
+    """A unigram model and a byte-level BPE of some texts."""
+    special, made = [*ROBERTA_TOKENS.pieces], {}
+    for name, model, splitter, trainer in (
+        ("unigram", models.Unigram(), pre_tokenizers.Metaspace(), trainers.UnigramTrainer(unk_token="<unk>")),
+        ("BPE", models.BPE(), pre_tokenizers.ByteLevel(add_prefix_space=False), trainers.BpeTrainer()),
+    ):
+        trainer.vocab_size, trainer.special_tokens, trainer.show_progress = size, special, False
+        trainer.initial_alphabet = pre_tokenizers.ByteLevel.alphabet() if name == "BPE" else []
+        tokenizer: Any = Tokenizer(model)
+        tokenizer.pre_tokenizer = splitter
+        tokenizer.train_from_iterator(texts, trainer)
+        made[name] = parse(tokenizer.to_str())
+    return made
+
+
+def bundle_of(subwords: Subwords) -> Bundle:
+    special = {"vocab": subwords.pieces, "special_tokens": ROBERTA_TOKENS}
+    return Bundle("roberta", "classify", {}, 128, tokenizer=subwords.to_json(), **special)
+
+
+def bundles(vocab: tuple[str, ...], subwords: dict[str, Subwords]) -> dict[str, Bundle]:
     """A bundle for each way of reading."""
     made = {}
     for name, rules in {"uncased": {}, "cased": {"lowercase": False}}.items():
         made[name] = Bundle("bert", "classify", {}, 128, vocab=vocab, **rules)
+    made |= {name: bundle_of(each) for name, each in subwords.items()}
     made["ELMo"] = Bundle("elmo", "classify", {"max_characters": 50}, 128)
     return made
 
@@ -98,7 +126,7 @@ def reading(bundle: Bundle, **reads) -> Bundle:
 def paths(bundle: Bundle) -> dict[str, Callable[[list[str]], tuple[list, list]]]:
     """Name of a path -> function from texts to (ids and offsets of each from the graph, the same expected)."""
     compared = {"text": _whole(bundle), "windows": _windows(bundle), "words": _words(bundle), "split": _split(bundle)}
-    if bundle.family == "bert":
+    if bundle.family != "elmo":
         compared |= {"pair": _pair(bundle), "question": _question(bundle)}
     return compared
 
@@ -136,7 +164,8 @@ def _pair(bundle: Bundle):
 
 
 def _windows(bundle: Bundle):
-    graph = _graph(lambda text: tuple(text_ops.features(bundle).text_windows(text, 64)), [None])
+    ops: Any = text_ops.features(bundle)
+    graph = _graph(lambda text: tuple(ops.text_windows(text, 64)), [None])
 
     def compare(texts: list[str]):
         inputs, example, *_ = graph(tf.constant(texts))
@@ -157,7 +186,8 @@ def _grouped(rows: list, numbers: list[int], count: int) -> list[list]:
 
 def _words(bundle: Bundle):
     bundle = reading(bundle, words=True)
-    graph = _graph(lambda text: tuple(text_ops.features(bundle).tagging(text)), [None])
+    ops: Any = text_ops.features(bundle)
+    graph = _graph(lambda text: tuple(ops.tagging(text)), [None])
 
     def compare(texts: list[str]):
         inputs, number, spans = graph(tf.constant(texts))
@@ -169,7 +199,7 @@ def _words(bundle: Bundle):
         expected = []
         rows = bundle.features.encode(texts, offsets=True)
         for text, row, encoded in zip(texts, _per_row(bundle.features(texts)), rows, strict=True):
-            places = encoded.words if bundle.family == "bert" else [(w.start, w.end) for w in words(text)][:128]
+            places = encoded.words if bundle.family != "elmo" else [(w.start, w.end) for w in words(text)][:128]
             starts = (encoded.starts or [])[: len(places or [])]
             numbers = [-1 if start is None else order for order, start in enumerate(starts)]
             spelled = [(n, a, b, text[a:b].encode()) for n, (a, b) in zip(numbers, places or [], strict=True)]
@@ -181,7 +211,8 @@ def _words(bundle: Bundle):
 
 def _split(bundle: Bundle):
     bundle = reading(bundle, words=True)
-    graph = _graph(lambda given: text_ops.features(bundle).given(given).inputs, [None, None])
+    ops: Any = text_ops.features(bundle)
+    graph = _graph(lambda given: ops.given(given).inputs, [None, None])
 
     def compare(texts: list[str]):
         sentences = [text.split(" ") for text in texts]
@@ -218,10 +249,31 @@ def _question(bundle: Bundle):
     return compare
 
 
-def compare(texts: list[str]) -> list[list]:
+def speed(texts: list[str], subwords: dict[str, Subwords], batches: tuple[int, ...] = (1, 32, 256, 1024)) -> list[list]:
+    """Rows of (model, texts per second for each size of a batch): of texts of 20 words."""
+    words = [word for text in texts for word in text.split()]
+    texts = [" ".join(words[begin : begin + 20]) for begin in range(0, len(words) - 19, 20)]
+    pieces = WordPiece.train(texts, 4000)
+    made = {"WordPiece": Bundle("bert", "classify", {}, 128, vocab=tuple(pieces.vocab))}
+    table = []
+    for model, bundle in (made | {name: bundle_of(each) for name, each in subwords.items()}).items():
+        graph = _graph(text_ops.features(bundle), [None])
+        row: list = [model]
+        for size in batches:
+            inputs = [tf.constant(texts[begin : begin + size]) for begin in range(0, min(len(texts), 20 * size), size)]
+            graph(inputs[0])
+            start = time.process_time()
+            for batch in inputs:
+                graph(batch)
+            row.append(round(sum(len(batch) for batch in inputs) / (time.process_time() - start)))
+        table.append(row)
+    return table
+
+
+def compare(texts: list[str], subwords: dict[str, Subwords]) -> list[list]:
     """Rows of (model, path, strings, different ones); each is printed when it is known, with what differs."""
     table = []
-    for model, bundle in bundles(vocabulary()).items():
+    for model, bundle in bundles(vocabulary(), subwords).items():
         given = [text for text in texts if not (model == "uncased" and KNOWN.search(text))]
         for path, run in paths(bundle).items():
             different = []
@@ -240,11 +292,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--texts", nargs="*", default=[], metavar="FILE", help="one text a line")
     parser.add_argument("--count", type=int, default=100_000, help="strings, each through every path")
+    parser.add_argument("--tokenizer", nargs="*", default=[], metavar="FILE", help="a tokenizer.json of subwords")
+    parser.add_argument("--speed", action="store_true", help="texts in a second instead")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="take every Nth code point alone")
     args = parser.parse_args()
     POINTS[:] = POINTS[:: args.every]
     gc.freeze()  # a million objects of TensorFlow, which the collector would go through for every thousand pieces
-    table = compare([*strings(args.texts, args.count)])
+    texts = [*strings(args.texts, args.count)]
+    if args.speed:
+        texts = [line for file in args.texts for _, line in lines(file)]
+    subwords = learned(texts) | {file: parse(Path(file).read_text("utf-8"), file) for file in args.tokenizer}
+    if args.speed:
+        batches = (1, 32, 256, 1024)
+        print(tabulate(speed(texts, subwords, batches), ["model", *(f"batches of {size}" for size in batches)]))
+        return
+    table = compare(texts, subwords)
     print(tabulate(table, ["model", "path", "strings", "different"]))
     if any(different for *_, different in table):
         raise SystemExit(1)

@@ -18,13 +18,14 @@ from keras_ctxrep.text.pairs import PAIR, PairFeatures
 from keras_ctxrep.text.tokens import Characters, WordPiece
 from keras_ctxrep.text.units import TokenFeatures
 from keras_ctxrep_export.shortening import beginning, shortened
-from keras_ctxrep_export.words import Words, lowered, ngram_hashes, padded, row_numbers, split, substrings
+from keras_ctxrep_export.subword_ops import SubwordOps
+from keras_ctxrep_export.words import Words, lowered, ngram_hashes, padded, row_numbers, spelled, split, substrings
 
 __all__ = ["PairOps", "PieceOps", "Sentences", "TextWindows", "TokenOps", "Windows", "WordOps", "features", "in_parts"]
 
 
 def features(bundle: Bundle) -> GraphFeatures:
-    """The function `bundle.features` in stock ops of TensorFlow and tensorflow-text, for a batch of texts.
+    """The function `bundle.features` for a batch, in operators of TensorFlow and, for WordPiece, of tensorflow-text.
 
     tensorflow-text's own BERT tokenizers differ: they fold case by NFKC ("½", "ﬁ" and "…" are rewritten) and split at
     characters that BERT removes. Here the rules are those of `tokenizers`, read from it character by character when a
@@ -40,6 +41,7 @@ def features(bundle: Bundle) -> GraphFeatures:
         `tf.Module`, so that a SavedModel tracks the table of a model of word ids.
 
     Raises:
+        ValueError: a subword tokenizer has no operators, see `subword_ops`.
         RuntimeError: tensorflow-text can not take a piece of the vocabulary (over 256 bytes, or beginning with NUL).
 
     >>> elmo = Bundle("elmo", "embed", {"max_characters": 6}, max_length=2)
@@ -205,6 +207,50 @@ class Windows(NamedTuple):
         return substrings(self.contexts, tf.range(tf.size(start, tf.int64)), start, end)
 
 
+class WordPieceOps:
+    """`text.tokens.WordPiece` for a batch of texts."""
+
+    def __init__(self, pieces: WordPiece):
+        self.casing, known = pieces.casing, set(pieces.vocab)
+        self.unknown = next(char for char in map(chr, count(0xE000)) if char not in known)
+        self.tokenizer = tf_text.FastWordpieceTokenizer(
+            pieces.vocab,
+            unknown_token=pieces.special_tokens.unk,
+            max_bytes_per_word=4 * WordPiece.MAX_WORD,
+            token_out_type=tf.int32,
+            no_pretokenization=True,
+        )
+
+    def split(self, texts: tf.Tensor, alone: bool = False) -> Words:
+        """The words of texts, string (B,), or of words that come split."""
+        return split(texts, *self.casing)
+
+    def shortened(self, texts: tf.Tensor, words: tf.Tensor | int) -> tf.Tensor:
+        """Texts with so many first words, of which each has at least one piece."""
+        return shortened(texts, self.casing, words, WordPiece.MAX_WORD + 1)
+
+    def beginning(self, texts: tf.Tensor, words: int) -> tf.Tensor:
+        """As much of each text as its first words take."""
+        return beginning(texts, self.casing, words)
+
+    def cut(self, words: Words, most: int | None = None) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        """The pieces of each text's first `most` words, (B, ragged, ragged); if of all, where each begins and ends."""
+        long = words.codes.row_lengths() > WordPiece.MAX_WORD
+        strings = words.strings()
+        strings = strings.with_values(tf.where(long, self.unknown, strings.values))[:, :most]
+        ids, begin, end = self.tokenizer.tokenize_with_offsets(strings)
+        # Bytes of a word to its code points.
+        code, word = words.codes.values, row_numbers(ids.values)
+        before = tf.cumsum(sum(tf.cast(code >= least, tf.int32) for least in (0, 0x80, 0x800, 0x10000)), exclusive=True)
+        base = tf.gather(before, tf.gather(words.codes.row_starts(), word))
+        first, last = (
+            tf.searchsorted(before, base + tf.cast(byte, tf.int32), side="right") - 1
+            for byte in (begin.flat_values, end.flat_values - 1)
+        )
+        last = tf.where(tf.gather(long, word), tf.cast(tf.gather(words.codes.row_limits(), word), tf.int32) - 1, last)
+        return ids, tf.gather(words.origin, first), tf.gather(words.origin, last) + 1
+
+
 class PieceOps(tf.Module):
     """`features` of a model that reads word pieces."""
 
@@ -214,47 +260,42 @@ class PieceOps(tf.Module):
         self.indicate = prepared.indicate
         self.pieces, self.max_length = prepared.wordpiece, prepared.max_length
         self.starts, self.max_question = prepared.starts, prepared.max_question
-        special = self.pieces.special_tokens
-        self.separators = special.separators
-        known = set(self.pieces.vocab)
-        self.unknown = next(char for char in map(chr, count(0xE000)) if char not in known)
-        self.tokenizer = tf_text.FastWordpieceTokenizer(
-            self.pieces.vocab,
-            unknown_token=special.unk,
-            max_bytes_per_word=4 * WordPiece.MAX_WORD,
-            token_out_type=tf.int32,
-            no_pretokenization=True,
-        )
+        self.separators = self.pieces.special_tokens.separators
+        self.tokenizer: Any
+        if isinstance(self.pieces, WordPiece):
+            self.tokenizer = WordPieceOps(self.pieces)
+        else:
+            self.tokenizer = SubwordOps(self.pieces.subwords)
 
     def __call__(
         self, text: tf.Tensor, pair: tf.Tensor | None = None, marks: tf.Tensor | None = None
     ) -> dict[str, tf.Tensor]:
         if self.starts:
-            return self.tagging(beginning(text, self.pieces.casing, self.max_length), marks).inputs
+            return self.tagging(self.tokenizer.beginning(text, self.max_length), marks).inputs
         if pair is None and marks is None:
             return self.plain(text)
         if pair is None:
-            text = beginning(text, self.pieces.casing, self.max_length)
+            text = self.tokenizer.beginning(text, self.max_length)
         else:
             text, pair = self._comparable(text, pair, marks is not None)
-        cut = self._cut(self._split(text))
+        cut = self.tokenizer.cut(self.tokenizer.split(text))
         first, second = cut[0].merge_dims(1, 2), None
         if pair is None:
             first = first[:, : self.max_length - 2]
         else:
-            second = self._cut(self._split(pair))[0].merge_dims(1, 2)
+            second = self.tokenizer.cut(self.tokenizer.split(pair))[0].merge_dims(1, 2)
             first, second = _truncated_pair(first, second, self.max_length - 2 - self.separators)
         inputs = self._rows(first, second)
         return inputs if marks is None else self._with_marks(inputs, self._spans(cut, marks, first.row_lengths()))
 
     def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """The input of an encoder alone."""
-        pieces = self._cut(self._split(self._shorten(text, self.max_length)), self.max_length)[0].merge_dims(1, 2)
+        pieces = self.ids(self.tokenizer.shortened(text, self.max_length), self.max_length)
         return self._rows(pieces[:, : self.max_length - 2])
 
-    def ids(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """The pieces of each text, (B, ragged), all of them and no others."""
-        return self._cut(self._split(text))[0].merge_dims(1, 2)
+    def ids(self, text: tf.Tensor, most: int | None = None) -> tf.RaggedTensor:
+        """The pieces of each text, (B, ragged), of its first `most` words or all, and no others."""
+        return self.tokenizer.cut(self.tokenizer.split(text), most)[0].merge_dims(1, 2)
 
     def inner(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         """The mask of an input's tokens that are of the text, int32 (B, T): without [CLS] and [SEP]."""
@@ -262,23 +303,27 @@ class PieceOps(tf.Module):
 
     def tagging(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> Sentences:
         """Sentences from texts, with all of their words."""
-        words = self._split(text)
-        cut = self._cut(words)
-        ids = cut[0]  # (B, ragged W, ragged)
+        words = self.tokenizer.split(text)
+        cut = self.tokenizer.cut(words)
+        ids, *spans = cut  # (B, ragged W, ragged)
         first, begin = tf.gather(ids.row_starts(), row_numbers(ids)), ids.values.row_starts()
-        position = tf.cast(1 + begin - tf.gather(begin, first), tf.int32)
+        position = ids.with_values(tf.cast(1 + begin - tf.gather(begin, first), tf.int32))
+        spans = tf.gather(spans[0], begin), tf.gather(spans[1], ids.values.row_limits() - 1)
+        real = ids.with_values(spans[0] < spans[1])  # others are of white space alone
+        position, *spans = (tf.ragged.boolean_mask(ids.with_values(each), real) for each in (position.values, *spans))
         read = position < self.max_length - 1
-        number = tf.where(read, tf.cast(tf.range(tf.size(begin, tf.int64)) - first, tf.int32), -1)
-        starts = tf.ragged.boolean_mask(ids.with_values(position), ids.with_values(read))
+        number = tf.where(read.values, tf.ragged.range(position.row_lengths()).values, -1)
+        starts = tf.ragged.boolean_mask(position, read)
         pieces = ids.merge_dims(1, 2)[:, : self.max_length - 2]
         inputs = self._rows(pieces) | {"starts": padded(starts)}
         if marks is not None:
             inputs = self._with_marks(inputs, self._spans(cut, marks, pieces.row_lengths()))
-        return Sentences(inputs, padded(ids.with_values(number), -1), words.dense())
+        number = position.with_values(tf.cast(number, tf.int32))
+        return Sentences(inputs, padded(number, -1), spelled(words.original, *spans))
 
     def given(self, words: tf.Tensor, marks: tf.Tensor | None = None) -> Sentences:
         """Sentences that are split already, string (B, W), with spans of words as their marks; "" is no word."""
-        ids = self._cut(self._split(tf.reshape(words, [-1])))[0].merge_dims(1, 2)  # (B W, ragged)
+        ids = self.tokenizer.cut(self.tokenizer.split(tf.reshape(words, [-1]), alone=True))[0].merge_dims(1, 2)
         sizes = tf.reshape(tf.cast(ids.row_lengths(), tf.int32), tf.shape(words))
         begins = 1 + tf.pad(tf.cumsum(sizes, 1), [[0, 0], [1, 0]])  # (B, W+1); a word without pieces as the next word
         read = (sizes > 0) & (begins[:, :-1] < self.max_length - 1)
@@ -302,8 +347,8 @@ class PieceOps(tf.Module):
 
     def token_spans(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.RaggedTensor]:
         """Where the word of each token of all texts begins and ends, and the code points of the texts."""
-        words = self._split(text)
-        return *_spans_of_words(*self._cut(words)), words.original
+        words = self.tokenizer.split(text)
+        return *_spans_of_words(*self.tokenizer.cut(words)), words.original
 
     def _spans(self, cut: tuple, marks: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         """The positions of the pieces that spans of characters are, int32 (B, M, 2)."""
@@ -323,11 +368,11 @@ class PieceOps(tf.Module):
 
     def windows(self, questions: tf.Tensor, contexts: tf.Tensor, stride: int) -> Windows:
         """`WordPieceFeatures.windows` for a batch."""
-        questions = self._shorten(questions, self.max_question)
-        question = self._cut(self._split(questions), self.max_question)[0].merge_dims(1, 2)[:, : self.max_question]
+        questions = self.tokenizer.shortened(questions, self.max_question)
+        question = self.ids(questions, self.max_question)[:, : self.max_question]
         room = self.max_length - 2 - self.separators - question.row_lengths()
-        words = self._split(contexts)
-        ids, *spans = self._cut(words)
+        words = self.tokenizer.split(contexts)
+        ids, *spans = self.tokenizer.cut(words)
         context = ids.merge_dims(1, 2)
         example, begin, size = _windows(context.row_lengths(), room, stride)
         piece = tf.gather(context.row_starts(), example) + begin
@@ -336,13 +381,6 @@ class PieceOps(tf.Module):
         start, end = _spans_of_words(ids, *spans)
         first = 1 + asked.row_lengths() + self.separators
         return Windows(self._rows(asked, part), example, first, size, piece, start, end, words.original)
-
-    def _split(self, texts: tf.Tensor) -> Words:
-        return split(texts, *self.pieces.casing)
-
-    def _shorten(self, texts: tf.Tensor, words: tf.Tensor | int) -> tf.Tensor:
-        """Texts with so many first words, of which each has at least one piece."""
-        return shortened(texts, self.pieces.casing, words, WordPiece.MAX_WORD + 1)
 
     def _comparable(self, text: tf.Tensor, pair: tf.Tensor, marks: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """Pairs of which the longer one stays the longer one, since it may have a piece more; without `marks` shorter.
@@ -354,24 +392,8 @@ class PieceOps(tf.Module):
         words = tf.fill(tf.shape(text), tf.constant(self.max_length, tf.int64))
         if self.max_length % 2 == 0:
             words = tf.where(tf.minimum(*sizes) > size, tf.maximum(*sizes), size)
-        return text if marks else self._shorten(text, words), self._shorten(pair, words)
-
-    def _cut(self, words: Words, most: int | None = None) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
-        """The pieces of each text's first `most` words, (B, ragged, ragged); if of all, where each begins and ends."""
-        long = words.codes.row_lengths() > WordPiece.MAX_WORD
-        strings = words.strings()
-        strings = strings.with_values(tf.where(long, self.unknown, strings.values))[:, :most]
-        ids, begin, end = self.tokenizer.tokenize_with_offsets(strings)
-        # Bytes of a word to its code points.
-        code, word = words.codes.values, row_numbers(ids.values)
-        before = tf.cumsum(sum(tf.cast(code >= least, tf.int32) for least in (0, 0x80, 0x800, 0x10000)), exclusive=True)
-        base = tf.gather(before, tf.gather(words.codes.row_starts(), word))
-        first, last = (
-            tf.searchsorted(before, base + tf.cast(byte, tf.int32), side="right") - 1
-            for byte in (begin.flat_values, end.flat_values - 1)
-        )
-        last = tf.where(tf.gather(long, word), tf.cast(tf.gather(words.codes.row_limits(), word), tf.int32) - 1, last)
-        return ids, tf.gather(words.origin, first), tf.gather(words.origin, last) + 1
+        shortened = self.tokenizer.shortened
+        return text if marks else shortened(text, words), shortened(pair, words)
 
     def _rows(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None) -> dict[str, tf.Tensor]:
         """The model's input from pieces that fit."""
@@ -403,7 +425,7 @@ class TokenOps(tf.Module):
             vocab = prepared.vocab
             lines = tf.lookup.KeyValueTensorInitializer(vocab, range(len(vocab)), tf.string, tf.int32)
             self.table = tf.lookup.StaticHashTable(lines, prepared.unknown)
-        self.casing = self.pieces.pieces.casing if self.pieces else Casing()
+        self.casing = self.pieces.tokenizer.casing if self.pieces else Casing()
         self.letters = max(letters_read(prepared.vocab), WordPiece.MAX_WORD + 1)
 
     def __call__(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
@@ -450,7 +472,7 @@ class TokenOps(tf.Module):
                 for edge in (start, end)
             )
             inputs["marks"] = _mark(begins, limits, marks, tf.reduce_sum(inputs["mask"], 1))
-        whole = split(text) if self.pieces is None else self.pieces._split(text)
+        whole = split(text) if self.pieces is None else self.pieces.tokenizer.split(text)
         return Sentences(inputs, padded(position.with_values(tf.cast(number, tf.int32)), -1), whole.dense())
 
     def given(self, words: tf.Tensor, marks: tf.Tensor | None = None) -> Sentences:
@@ -497,7 +519,7 @@ class TokenOps(tf.Module):
 
         A token is of the first word whose last token does not stand before it, after all words of the last one.
         """
-        lines, words = _lines(text), split(text) if self.pieces is None else self.pieces._split(text)
+        lines, words = _lines(text), split(text) if self.pieces is None else self.pieces.tokenizer.split(text)
         ids, _, _, last, of_line = self._split(lines.values)
         rows = lines.with_values(self._mark(ids)).merge_dims(1, 2)[:, 1:]
         last = _last_tokens(lines, ids, last, of_line)
@@ -515,7 +537,7 @@ class TokenOps(tf.Module):
         """The tokens of lines, string (L,): ids, int32 (L, ragged); where each begins and ends in its line, flat; of
         each word, flat, how many tokens of its line there are up to its last; and any ragged tensor of these words."""
         if self.pieces is not None:
-            ids, start, end = self.pieces._cut(self.pieces._split(lines))
+            ids, start, end = self.pieces.tokenizer.cut(self.pieces.tokenizer.split(lines))
             first = tf.gather(ids.values.row_starts(), tf.gather(ids.row_starts(), row_numbers(ids)))
             last = tf.cast(ids.values.row_limits() - first, tf.int32)
             return ids.merge_dims(1, 2), start, end, last, ids.with_values(last)
@@ -667,7 +689,7 @@ def _mark(
     """
     begin, stop = padded(start)[:, None], padded(end)[:, None]  # (B, 1, T), 0 to 0 in padding
     left, right = tf.split(marks, 2, -1)  # (B, M, 1)
-    inside = tf.cast((begin < right) & (stop > left) & (begin < stop), tf.int32)  # (B, M, T)
+    inside = tf.cast((begin < right) & (stop > left), tf.int32)  # (B, M, T)
     before = tf.argmax(inside, -1, tf.int32)
     after = tf.shape(inside)[-1] - tf.argmax(tf.reverse(inside, [-1]), -1, tf.int32)
     complete = tf.reduce_any(inside > 0, -1) & (after <= tf.cast(lengths, tf.int32)[:, None])

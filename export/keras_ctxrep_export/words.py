@@ -17,6 +17,7 @@ __all__ = [
     "ngram_hashes",
     "padded",
     "row_numbers",
+    "spelled",
     "split",
     "substrings",
 ]
@@ -48,9 +49,7 @@ class Words(NamedTuple):
 
     def dense(self, most: int | None = None) -> dict[str, tf.Tensor]:
         """The words as they stand in the text, their "starts" and "ends", each (B, W), padded to the longest row."""
-        start, end = (span[:, :most] for span in self.spans())
-        words = start.with_values(substrings(self.original, row_numbers(start), start.values, end.values))
-        return {"words": padded(words, ""), "starts": padded(start), "ends": padded(end)}
+        return spelled(self.original, *(span[:, :most] for span in self.spans()))
 
 
 def split(texts: tf.Tensor, lowercase: bool = False, strip_accents: bool = False, split_cjk: bool = True) -> Words:
@@ -150,6 +149,12 @@ def substrings(texts: tf.RaggedTensor, rows: tf.Tensor, start: tf.Tensor, end: t
     begin = tf.gather(texts.row_starts(), rows)
     characters = tf.ragged.range(begin + tf.cast(start, tf.int64), begin + tf.cast(end, tf.int64))
     return tf.strings.unicode_encode(tf.gather(texts.values, characters), "UTF-8")
+
+
+def spelled(texts: tf.RaggedTensor, start: tf.RaggedTensor, end: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+    """Words as they stand in texts, code points (B, ragged), with their "starts" and "ends", each (B, W), padded."""
+    words = start.with_values(substrings(texts, row_numbers(start), start.values, end.values))
+    return {"words": padded(words, ""), "starts": padded(start), "ends": padded(end)}
 
 
 def row_numbers(rows: tf.RaggedTensor) -> tf.Tensor:

@@ -336,7 +336,7 @@ def offsets(bundle: Bundle):
         if bundle.family == "elmo":
             return [span.values for span in split(texts).spans()]
         ops = features(bundle)
-        return ops._cut(ops._split(texts))[1:]
+        return ops.tokenizer.cut(ops.tokenizer.split(texts))[1:]
 
     return call
 
