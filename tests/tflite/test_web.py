@@ -40,8 +40,8 @@ CONTEXT = " ".join(["😀 the cat fell. She rain: a b c d."] * 6)
 @pytest.mark.slow  # asks for each of a million code points
 def test_unicode_tables_are_those_of_tokenizers(tmp_path):
     """Made in a process of their own: they take half a gigabyte."""
-    script = Path(unicode_tables.__file__)
-    subprocess.run([sys.executable, script, tmp_path / "unicode.json"], check=True)
+    command = [sys.executable, "-m", unicode_tables.__name__, tmp_path / "unicode.json"]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
     made, file = (json.loads(path.read_text("ascii")) for path in (tmp_path / "unicode.json", unicode_tables.FILE))
     assert made.keys() == file.keys()
     assert [name for name in file if made[name] != file[name]] in ([], ["tokenizers"])

@@ -11,15 +11,15 @@ export const MASK = "[MASK]";
 export class Filler {
   /**
    * @param {any} bundle the contents of bundle.json
-   * @param {string[]} vocab the lines of vocab.txt
+   * @param {any} vocab see `vocabularyOf`
    * @param {import("./text.js").Unicode} unicode
    * @param {(inputs: Record<string, number[]>) => Promise<Record<string, any>>} run of one row
    * @param {number} positions masks that are answered in one call
    */
   constructor(bundle, vocab, unicode, run, positions) {
     this.bundle = bundle;
-    this.vocab = vocab;
     this.features = new WordPieces(bundle, vocab, unicode);
+    this.vocab = this.features.tokenizer.names;
     this.mask = this.features.special(this.features.maskPiece);
     this.run = run;
     this.positions = positions;

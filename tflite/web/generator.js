@@ -42,7 +42,7 @@ function checked(options) {
 export class Generator {
   /**
    * @param {any} bundle the contents of bundle.json
-   * @param {string[]} vocab the lines of vocab.txt
+   * @param {any} vocab see `vocabularyOf`
    * @param {import("./text.js").Unicode} unicode
    * @param {(inputs: {token_ids: number[], mask: number[], state: Float32Array|null}) => Promise<any>} run of a
    *   token; a state of null is that before a text: zeros

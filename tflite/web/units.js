@@ -18,7 +18,7 @@ const PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
 export class TokenFeatures {
   /**
    * @param {any} bundle the contents of bundle.json
-   * @param {string[]} vocab the lines of vocab.txt
+   * @param {any} vocab see `vocabularyOf`
    * @param {import("./text.js").Unicode} unicode
    */
   constructor(bundle, vocab, unicode) {
