@@ -18,6 +18,7 @@ HEADS = frozenset(chain.from_iterable(LAYERS.values()))  # layers above the bloc
 SHAPES: dict[str, Callable[[Any, int], tuple[int, ...]]] = {
     "token_embedding": lambda c, _: (c.vocabulary_size, _input_width(c)),
     "segment_embedding": lambda c, _: (c.segments, _input_width(c)),
+    "type_embedding": lambda c, _: (c.token_types, c.width),
     "position_embedding": lambda c, _: (c.max_positions, _input_width(c)),
     "embedding_norm": lambda c, _: (_input_width(c),),
     "embedding_projection": lambda c, _: (_input_width(c), c.width),
@@ -91,7 +92,7 @@ def _tensors_of(layer: str, module: str, shape: tuple[int, ...], layout: Layout,
         ]
     if layer == "position_embedding":
         return [_positions(f"{module}.weight", shape, layout.unread_positions)]
-    if layer in ("token_embedding", "segment_embedding", "attention_bias"):
+    if layer in ("token_embedding", "segment_embedding", "type_embedding", "attention_bias"):
         own = "table" if layer == "attention_bias" else "embeddings"
         return [Tensor(f"{module}.weight", shape, (f"{layer}/{own}",))]
     kernel, bias = f"{layer}/kernel", f"{layer}/bias"

@@ -68,7 +68,7 @@ def _row(text: str, features: WordPieceFeatures) -> Row:
     if len(parts) == 1:
         raise ValueError(f"{text!r}: no {MASK} in it; write {MASK} where a word is to be found")
     wordpiece = features.wordpiece
-    ids = [[*part, wordpiece.mask] for part in wordpiece.ids_batch(parts)]
+    ids = [[*part, wordpiece.mask] for part in wordpiece.ids_around_masks(parts)]
     tokens = [wordpiece.cls, *(token for part in ids for token in part)]
     tokens[-1] = wordpiece.sep  # no mask stands after the last part
     if len(tokens) > features.max_length:

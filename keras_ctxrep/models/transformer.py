@@ -123,6 +123,7 @@ class Layout:
         unread_positions: rows of the table of positions before that of the first token, which no input reads.
         left_out: start of the names of tensors that our models do not have -> what they are.
         special_tokens: of a vocabulary whose folder does not name them.
+        unigram: "model_type" and `classes` where the tokenizer is a unigram model, if they are others.
 
     >>> Layout("MPNet", {}, "lm_head.decoder").model_type
     'mpnet'
@@ -137,6 +138,7 @@ class Layout:
     unread_positions: int = 0
     left_out: Mapping[str, str] = field(default_factory=dict)
     special_tokens: SpecialTokens = field(default_factory=SpecialTokens)
+    unigram: tuple[str, str] | None = None
 
     @property
     def model_type(self) -> str:

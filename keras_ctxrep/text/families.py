@@ -12,6 +12,7 @@ from keras_ctxrep.text.features import (
     WordFeatures,
     WordPieceFeatures,
 )
+from keras_ctxrep.text.subwords import SubwordTokenizer
 from keras_ctxrep.text.tokens import WordPiece
 from keras_ctxrep.text.units import SentenceTokens, TokenFeatures
 
@@ -57,8 +58,11 @@ def _elmo(bundle: "Bundle") -> Features:
 
 
 def _word_pieces(bundle: "Bundle", indicate: bool) -> WordPieceFeatures:
-    casing = bundle.lowercase, bundle.strip_accents, bundle.split_cjk
-    pieces = WordPiece(bundle.vocab, *casing, bundle.special_tokens)
+    if bundle.tokenizer:
+        pieces = SubwordTokenizer(bundle.subwords, bundle.special_tokens)
+    else:
+        casing = bundle.lowercase, bundle.strip_accents, bundle.split_cjk
+        pieces = WordPiece(bundle.vocab, *casing, bundle.special_tokens)
     return WordPieceFeatures(pieces, bundle.max_length, bundle.reads.words, indicate)
 
 
@@ -107,4 +111,5 @@ TEXT_SIDES: Mapping[str, TextSide] = {
     "mpnet": TRANSFORMER,
     "distilbert": TRANSFORMER,
     "electra": TRANSFORMER,
+    "roberta": TRANSFORMER,
 }

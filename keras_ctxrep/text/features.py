@@ -22,6 +22,7 @@ from tokenizers import normalizers
 from keras_ctxrep.checks import Range, check
 from keras_ctxrep.text.character_rules import enough
 from keras_ctxrep.text.scripts import SHARE_OF_WORDS, UnreadRule, foreign, has_letters, rule_of_pieces, scripts_of
+from keras_ctxrep.text.subwords import SubwordTokenizer
 from keras_ctxrep.text.tokens import Characters, Piece, Word, WordPiece, words
 
 __all__ = [
@@ -550,7 +551,7 @@ class WordPieceFeatures(Features):
     code it depends on the lengths.
 
     Args:
-        wordpiece: the vocabulary.
+        wordpiece: the vocabulary, or another tokenizer of subwords.
         max_length: maximum number of pieces, markers included.
         starts: add the position of each word's first piece, for a tagger; rows then have offsets.
         indicate: marked spans get segment id 1; otherwise the batch has "marks" if there are any.
@@ -567,7 +568,13 @@ class WordPieceFeatures(Features):
     pairs = by_first_token = True
     markers = (1, 1)
 
-    def __init__(self, wordpiece: WordPiece, max_length: int = 128, starts: bool = False, indicate: bool = False):
+    def __init__(
+        self,
+        wordpiece: WordPiece | SubwordTokenizer,
+        max_length: int = 128,
+        starts: bool = False,
+        indicate: bool = False,
+    ):
         special = wordpiece.special_tokens
         self._separators = special.separators
         self._markers_of_pair = 2 + special.separators
@@ -608,12 +615,12 @@ class WordPieceFeatures(Features):
                 f"{len(texts)} texts and {len(pairs)} pairs; give one for each text, None where it has none"
             )
         offsets = offsets or self.starts or marks is not None
-        tokenize: Any = self.wordpiece.encode_batch if offsets else self.wordpiece.ids_batch
+        tokenize, of_words = (_tokenizing(pieces, offsets) for pieces in (self.wordpiece, self.wordpiece.of_words))
         most = self.max_length - 2
         strings = [text for text in texts if isinstance(text, str)]
         pieces = iter(tokenize(strings + [pair for pair in pairs if pair is not None], most))
         firsts = [
-            self._pieces_of_text(next(pieces)) if isinstance(text, str) else _pieces_of_words(tokenize, text, most)
+            self._pieces_of_text(next(pieces)) if isinstance(text, str) else _pieces_of_words(of_words, text, most)
             for text in texts
         ]
         seconds = [None if pair is None else next(pieces) for pair in pairs]
@@ -705,11 +712,11 @@ class WordPieceFeatures(Features):
         """
         texts = check_texts(texts)
         room, (cls, sep) = self.max_length - 2, (self.wordpiece.cls, self.wordpiece.sep)
-        tokenize = self.wordpiece.ids_batch
+        tokenize, of_words = self.wordpiece.ids_batch, self.wordpiece.of_words.ids_batch
         ids_of_strings = iter(tokenize([text for text in texts if isinstance(text, str)]))
         windows = []
         for text in texts:
-            ids = next(ids_of_strings) if isinstance(text, str) else _pieces_of_words(tokenize, text).pieces
+            ids = next(ids_of_strings) if isinstance(text, str) else _pieces_of_words(of_words, text).pieces
             parts = [ids[begin : begin + room] for begin in window_begins(len(ids), room, stride)]
             windows.append([Row([cls, *part, sep], first=len(part) + 2) for part in parts])
         return windows
@@ -727,8 +734,9 @@ class WordPieceFeatures(Features):
         if not self.starts:
             return _Pieces(pieces)
         begins = [i for i, piece in enumerate(pieces) if not i or piece.word != pieces[i - 1].word]
-        words = [(pieces[a].start, pieces[b - 1].end) for a, b in pairwise([*begins, len(pieces)])]
-        return _Pieces(pieces, [1 + i for i in begins], words)
+        words = {1 + a: (pieces[a].start, pieces[b - 1].end) for a, b in pairwise([*begins, len(pieces)])}
+        words = {place: (start, end) for place, (start, end) in words.items() if start < end}  # not of white space
+        return _Pieces(pieces, [*words], [*words.values()])
 
     def _row(self, first: _Pieces, second: list | None, offsets: bool) -> Row:
         room = self.max_length - (2 if second is None else self._markers_of_pair)
@@ -747,6 +755,10 @@ class WordPieceFeatures(Features):
             starts = [start if start is not None and start <= len(pieces) else None for start in first.starts]
         first_length = 1 + len(pieces) + (1 if second_pieces is None else self._separators)
         return Row(tokens, truncated, first_length, starts, spans, first.words)
+
+
+def _tokenizing(pieces: WordPiece | SubwordTokenizer, offsets: bool) -> Callable[..., list[list]]:
+    return pieces.encode_batch if offsets else pieces.ids_batch
 
 
 def _pieces_of_words(tokenize: Callable[..., list[list]], words: Sequence[str], most: int = sys.maxsize) -> _Pieces:

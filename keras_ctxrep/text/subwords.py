@@ -382,6 +382,17 @@ Piece(id=7, start=4, end=5, word=2)]
         encodings = encoded(texts, self._tokenizer.encode_batch)
         return [_pieces(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
+    def ids_around_masks(self, parts: Sequence[str]) -> list[list[int]]:
+        """The ids of each part of a text between which masks stand, as `tokenizers` gives them for the added token."""
+        lstrip = Added(self.mask, True) in self.subwords.added
+        parts = [*(part.rstrip("".join(WHITE_SPACE)) if lstrip else part for part in parts[:-1]), parts[-1]]
+        later = self if self.subwords.prefix != "first" else self._after_others
+        return [*self.ids_batch(parts[:1]), *later.ids_batch(parts[1:])]
+
+    @cached_property
+    def _after_others(self) -> "SubwordTokenizer":
+        return SubwordTokenizer(replace(self.subwords, prefix="never"), self.special_tokens)
+
     def ids_batch(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
         """The ids of `encode_batch`, faster."""
         return [encoding.ids for encoding in encoded(strings(texts), self._tokenizer.encode_batch_fast)]

@@ -293,6 +293,11 @@ class WordPiece:
         ids = tokenizer.get_vocab()
         return cls(sorted(ids, key=ids.__getitem__), lowercase, strip_accents, split_cjk)
 
+    @property
+    def of_words(self) -> "WordPiece":
+        """The tokenizer of words that come split: itself."""
+        return self
+
     def encode(self, text: str) -> list[Piece]:
         """Pieces of one text, without [CLS] and [SEP]."""
         return self.encode_batch([text])[0]
@@ -306,6 +311,10 @@ class WordPiece:
                 word in the result may then be others.
         """
         return self._with_beginnings(texts, most, self._pieces, lambda text: self._beginning(text, most or 0, True))
+
+    def ids_around_masks(self, parts: Sequence[str]) -> list[list[int]]:
+        """The ids of each part of a text between which masks stand."""
+        return self.ids_batch(parts)
 
     def ids_batch(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
         """The ids of `encode_batch`, faster.

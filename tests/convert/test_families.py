@@ -143,8 +143,8 @@ def test_positions_that_no_token_has(tmp_path, records):
 
 
 def test_unknown_families(tmp_path, records):
-    folder = write_folder(tmp_path, records, "mpnet", "MPNetModel", model_type="roberta")
-    with pytest.raises(ValueError, match=r"model_type is 'roberta'; only 'bert' or 'mpnet' or .* is read"):
+    folder = write_folder(tmp_path, records, "mpnet", "MPNetModel", model_type="albert")
+    with pytest.raises(ValueError, match=r"model_type is 'albert'; only 'bert' or 'mpnet' or .* is read"):
         huggingface.read(folder)
 
 

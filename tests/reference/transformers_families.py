@@ -29,6 +29,7 @@ FAMILIES = {  # model type -> start of the names of its classes, and other optio
     "mpnet": ("MPNet", {"relative_attention_num_buckets": 32, "layer_norm_eps": 1e-5}),
     "distilbert": ("DistilBert", {"dim": 12, "n_layers": 2, "n_heads": 3, "hidden_dim": 16}),
     "electra": ("Electra", {"embedding_size": 8}),
+    "roberta": ("Roberta", {"layer_norm_eps": 1e-5, "type_vocab_size": 1}),
 }
 HEADS = {
     "Model": {},
