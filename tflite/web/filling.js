@@ -4,6 +4,7 @@ import { softmax } from "./sampling.js";
 import { wellFormed, WordPieces } from "./text.js";
 
 export const MASK = "[MASK]";
+const SPACES = /[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+$/;
 
 /** @typedef {{piece: string, probability: number}} Filling a word, or "##" and the rest of one that begins before */
 
@@ -56,8 +57,12 @@ export class Filler {
   tokens(text) {
     const parts = text.split(MASK);
     if (parts.length === 1) throw new RangeError(`no ${MASK} in this text: write ${MASK} where a word is to be found`);
-    const { cls, sep, maxLength } = this.features;
-    const ids = parts.map((part) => this.features.pieces(part).map(({ id }) => id));
+    const { cls, sep, maxLength, tokenizer } = this.features;
+    const ids = parts.map((part, i) => {
+      const last = i === parts.length - 1;
+      const own = tokenizer.strippers?.has(this.features.maskPiece) && !last ? part.replace(SPACES, "") : part;
+      return tokenizer.pieces(own, i ? "later" : "text").map(({ id }) => id);
+    });
     const tokens = [cls, ...ids.flatMap((part, i) => (i ? [this.mask, ...part] : part)), sep];
     if (tokens.length > maxLength) throw new RangeError(`${tokens.length} pieces; the model reads ${maxLength}: shorten the text`);
     return tokens;

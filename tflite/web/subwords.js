@@ -20,9 +20,14 @@ export class Subwords {
   /** @param {any} entries the contents of tokenizer.json @param {import("./text.js").Unicode} unicode */
   constructor({ normalizer: rules, pre_tokenizer: split, model, added_tokens: added }, unicode) {
     this.normalize = normalizer(rules, unicode);
-    this.split = splitter(split, unicode);
-    this.splitOfWords = splitter(split, unicode, true);
+    this.splitters = {
+      text: splitter(split, unicode, (scheme, begins) => scheme === "always" || (scheme === "first" && begins)),
+      word: splitter(split, unicode, () => true),
+      later: splitter(split, unicode, (scheme) => scheme === "always"),
+    };
     const hidden = new Set(added.map((/** @type {{id: number}} */ { id }) => id));
+    /** @type {Set<string>} */
+    this.strippers = new Set(added.filter(({ lstrip }) => lstrip).map(({ content }) => content));
     const { ids, parts } = model.type === "Unigram" ? unigram(model, hidden) : pairs(model);
     /** @type {Map<string, number>} */
     this.ids = ids;
@@ -34,14 +39,14 @@ export class Subwords {
     this.cache = new Map();
   }
 
-  /** @param {string} text @param {boolean} word whether it is one word of a text that comes split @returns {Piece[]} */
-  pieces(text, word = false) {
+  /** @param {string} text @param {"text"|"word"|"later"} place see `Tokenizer` @returns {Piece[]} */
+  pieces(text, place = "text") {
     const all = this.normalize(letters(text.replace(/[\ud800-\udfff]/gu, "\ufffd")));
-    return (word ? this.splitOfWords : this.split)(all).flatMap((word, number) => {
-      let place = 0;
+    return this.splitters[place](all).flatMap((word, number) => {
+      let used = 0;
       return this.cached(written(word)).map(({ id, size, first }) => {
-        if (first) place += size;
-        let [begin, end] = [word[place - size].begin, word[place - 1].end];
+        if (first) used += size;
+        let [begin, end] = [word[used - size].begin, word[used - 1].end];
         while (begin < end && isSpace(text[begin])) begin++;
         while (begin < end && isSpace(text[end - 1])) end--;
         return { id, begin, end, word: number };
@@ -64,14 +69,15 @@ export class Subwords {
 /**
  * @param {any} entry "pre_tokenizer" of a tokenizer.json
  * @param {import("./text.js").Unicode} unicode
- * @param {boolean} spaced whether a text begins with a space
+ * @param {(scheme: string, begins: boolean) => boolean} prefixes whether a space is put before a word, by the scheme and
+ *   whether the word begins the text
  * @returns {(text: Letter[]) => Letter[][]} the words, none of them empty
  */
-function splitter(entry, unicode, spaced = false) {
+function splitter(entry, unicode, prefixes) {
   switch (entry.type) {
     case "Sequence": {
-      const all = entry.pretokenizers.map((/** @type {any} */ each) => splitter(each, unicode, spaced));
-      return (text) => all.reduce((/** @type {Letter[][]} */ words, /** @type {any} */ next) => words.flatMap(next), [text]);
+      const [first, second] = entry.pretokenizers.map((/** @type {any} */ each) => splitter(each, unicode, prefixes));
+      return (text) => first(text).flatMap(second);
     }
     case "WhitespaceSplit":
       return (text) => {
@@ -81,15 +87,14 @@ function splitter(entry, unicode, spaced = false) {
     case "Metaspace": {
       const mark = entry.replacement.codePointAt(0);
       const marks = (/** @type {Letter} */ { code }) => code === mark;
-      const prepend = spaced || entry.prepend_scheme !== "never";
       return (text) => {
         const marked = text.map((letter) => (letter.code === SPACE ? { ...letter, code: mark } : letter));
-        return cutBefore(prepend ? prefixed(marked, mark) : marked, marks);
+        return cutBefore(prefixes(entry.prepend_scheme, text[0]?.begin === 0) ? prefixed(marked, mark) : marked, marks);
       };
     }
     case "ByteLevel":
       return (text) => {
-        const all = spaced || entry.add_prefix_space ? prefixed(text, SPACE) : text;
+        const all = prefixes(entry.add_prefix_space ? "always" : "never", true) ? prefixed(text, SPACE) : text;
         return contracted(all, unicode).map((word) => word.flatMap(inBytes));
       };
     default:

@@ -9,8 +9,10 @@
  *   of this and n more (-n), or one that is added (1)
  * @typedef {{id: number, begin: number, end: number, word: number}} Piece
  * @typedef {{
- *   names: string[], ids: Map<string, number>, pieces: (text: string, word?: boolean) => Piece[],
- * }} Tokenizer with the names of the pieces, and pieces of a text, or of one word of a text that comes split
+ *   names: string[], ids: Map<string, number>, pieces: (text: string, place?: "text"|"word"|"later") => Piece[],
+ *   strippers?: Set<string>,
+ * }} Tokenizer with the names of the pieces; pieces of a text, of one word of a text that comes split, or of a part of a
+ *   text that is behind a mask; added tokens that take the white space before them
  * @typedef {{
  *   tokens: any[], truncated: boolean, first: number, starts: (number|null)[]|null,
  *   offsets: number[][]|null, words: number[][]|null,
@@ -377,8 +379,9 @@ export class WordPieces {
     if (!this.starts) return { pieces, starts: null, words: null };
     const begins = range(pieces.length).filter((i) => !i || pieces[i].word !== pieces[i - 1].word);
     const ends = [...begins.slice(1), pieces.length];
-    const words = begins.map((begin, i) => [pieces[begin].begin, pieces[ends[i] - 1].end]);
-    return { pieces, starts: begins.map((i) => i + 1), words };
+    const words = begins.map((begin, i) => ({ start: 1 + begin, span: [pieces[begin].begin, pieces[ends[i] - 1].end] }));
+    const read = words.filter(({ span: [begin, end] }) => begin < end); // not those of white space
+    return { pieces, starts: read.map(({ start }) => start), words: read.map(({ span }) => span) };
   }
 
   /** @param {string[]} words @returns {{pieces: Piece[], starts: (number|null)[]|null, words: number[][]|null}} */
@@ -387,7 +390,7 @@ export class WordPieces {
     const pieces = [];
     const starts = words.map((word) => {
       const start = pieces.length + 1;
-      pieces.push(...this.tokenizer.pieces(word, true));
+      pieces.push(...this.tokenizer.pieces(word, "word"));
       return pieces.length >= start ? start : null;
     });
     return { pieces, starts, words: null };
