@@ -18,7 +18,7 @@ final class TokenFeatures extends Features {
     final int[] never; // ids that are not generated
     final List<String> vocab;
     private final String units;
-    private final WordPiece pieces; // or null
+    private final Tokenizer pieces; // or null
     private final Map<String, Integer> ids = new HashMap<>();
     private final Splitter splitter = new Splitter(false, false, true);
 
@@ -30,10 +30,7 @@ final class TokenFeatures extends Features {
         units = String.valueOf(bundle.config.get("units"));
         vocab = new ArrayList<>(bundle.vocab);
         if (units.equals("pieces")) {
-            pieces = new WordPiece(
-                    vocab,
-                    new Splitter(bundle.lowercase, bundle.stripAccents, bundle.splitCjk),
-                    bundle.specialTokens);
+            pieces = Tokenizer.of(bundle);
             end = pieces.separator;
             never = new int[] {pieces.pad, pieces.unknown, pieces.begin, pieces.mask};
             return;
@@ -60,20 +57,20 @@ final class TokenFeatures extends Features {
 
     /** The ids of a text that is to be continued: a mark before each of its lines, and none at its end. */
     int[] prompt(String text) {
-        WordPiece.Pieces tokens = read(text, Integer.MAX_VALUE);
+        Pieces tokens = read(text, Integer.MAX_VALUE);
         return Arrays.copyOf(tokens.ids, tokens.size);
     }
 
     /** The first {@code most} tokens of a text and at least one more, if it has more, with offsets, 0, 0 of a mark. */
-    private WordPiece.Pieces read(String text, int most) {
-        WordPiece.Pieces tokens = new WordPiece.Pieces(Math.min(text.length(), 1 << 12) + 2);
+    private Pieces read(String text, int most) {
+        Pieces tokens = new Pieces(Math.min(text.length(), 1 << 12) + 2);
         for (int begin = 0, stop; begin <= text.length() && tokens.size <= most; begin = stop + 1) {
             stop = text.indexOf('\n', begin);
             stop = stop < 0 ? text.length() : stop;
             String line = text.substring(begin, stop);
             tokens.add(end, 0, 0, 0);
             if (pieces != null) {
-                WordPiece.Pieces all = pieces.encode(line, most);
+                Pieces all = pieces.encode(line, most);
                 for (int i = 0; i < all.size; i++) {
                     tokens.add(all.ids[i], begin + all.begins[i], begin + all.ends[i], 0);
                 }
@@ -94,7 +91,7 @@ final class TokenFeatures extends Features {
 
     @Override
     Row encode(Query query) {
-        WordPiece.Pieces tokens = read(string(query), maxLength);
+        Pieces tokens = read(string(query), maxLength);
         Row row = new Row();
         row.size = Math.min(tokens.size, maxLength);
         row.first = row.size;
