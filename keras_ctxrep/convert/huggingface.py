@@ -22,24 +22,27 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from keras_ctxrep.atomic import atomic_folder
 from keras_ctxrep.checks import first_line, of_kind, printable, read_json, regular, warn
 from keras_ctxrep.convert import bert as common
-from keras_ctxrep.convert import layouts
+from keras_ctxrep.convert import layouts, subword_files
 from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS, Architecture
 from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import StoredTensor, Tensor, arrays, listed, package
 from keras_ctxrep.models.families import FAMILIES, Family
 from keras_ctxrep.models.transformer import Config, Layout
-from keras_ctxrep.text.artifacts import VOCAB
+from keras_ctxrep.text.artifacts import TOKENIZER, VOCAB
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.subwords import ROBERTA_TOKENS, Subwords, SubwordTokenizer, parse
 from keras_ctxrep.text.tokens import SpecialTokens, read_vocab, vocab_text
 
 __all__ = ["read", "weight_map", "write"]
 
-OPTIONS, TOKENIZER, TOKENIZER_OPTIONS = "config.json", "tokenizer.json", "tokenizer_config.json"
+OPTIONS, TOKENIZER_OPTIONS = "config.json", "tokenizer_config.json"
 WEIGHTS, PICKLED = "model.safetensors", "pytorch_model.bin"
 POSITIONS = "embeddings.position_ids"  # a buffer, not a weight
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64"}
 TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # beside the one that the family has
 ADDED = "added_tokens.json"
+SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "sentencepiece.model", "tokenizer.model")
+BPE = ("vocab.json", "merges.txt")
 MODULES, MODULE_OPTIONS = "modules.json", "sentence_bert_config.json"  # of sentence-transformers
 README = "README.md"
 PIPELINES = {  # task -> the Hub's name of what its models do
@@ -52,11 +55,12 @@ TRUNCATED = "config_sentence_transformers.json"
 # how a text is pooled -> the option of sentence-transformers
 POOLINGS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
 POOLING_MODE = re.compile(r"pooling_mode_(\w+?)(?:_tokens?)?")  # an option of a Pooling module
+SUBWORD_TOKENIZERS = [f"{name}Tokenizer{fast}" for name in ("XLMRoberta", "Roberta", "GPT2") for fast in ("", "Fast")]
 PROBLEMS = ARCHITECTURES["BertForSequenceClassification"].problems
 PAIRS = "ctxrep_pairs"  # our own key in config.json: whether a classifier reads pairs of texts
 # files that `write` does not write; those of another model in the folder would be read with this one
 _INDICES = (f"{WEIGHTS}.index.json", f"{PICKLED}.index.json")
-STALE = (ADDED, "special_tokens_map.json", *_INDICES, MODULES, MODULE_OPTIONS)
+STALE = (ADDED, *SENTENCEPIECE, *BPE, "special_tokens_map.json", *_INDICES, MODULES, MODULE_OPTIONS)
 # CVE-2025-32434 and CVE-2026-24747: earlier versions may execute code in a file despite weights_only=True
 TORCH = (2, 10)
 SPECIAL = ("unk", "sep", "pad", "cls", "mask")  # NAME_token in tokenizer_config.json
@@ -72,8 +76,8 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
     `torch.load(weights_only=True)` in PyTorch versions in which that is safe.
 
     Args:
-        folder: a folder with config.json, model.safetensors or pytorch_model.bin (whole or in shards), and vocab.txt or
-            tokenizer.json.
+        folder: a folder with config.json, model.safetensors or pytorch_model.bin (whole or in shards), and vocab.txt,
+            tokenizer.json, a model of SentencePiece, or vocab.json and merges.txt.
         pairs: whether a classifier reads pairs of texts, which is not in published files; None: what `write` noted in
             config.json, or true for next-sentence prediction.
 
@@ -127,7 +131,7 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
 
 
 def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: str | None = None) -> None:
-    """Writes config.json, model.safetensors, vocab.txt, tokenizer.json and tokenizer_config.json.
+    """Writes config.json, model.safetensors, vocab.txt unless it has none, tokenizer.json and tokenizer_config.json.
 
     Of an encoder also the modules by which sentence-transformers pools a text as the bundle says, and with
     `huggingface_hub` README.md, the model card with the Hub's data. The tensors are exactly those of the model class in
@@ -173,9 +177,13 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
         "model_max_length": bundle.max_length,
     }
     special = {f"{name}_token": getattr(bundle.special_tokens, name) for name in SPECIAL}
+    if bundle.tokenizer:  # whose other options its file has
+        tokenizer = {"tokenizer_class": TOKENIZERS[0], "model_max_length": bundle.max_length}
+        if "segments" not in bundle.config:
+            tokenizer["model_input_names"] = ["input_ids", "attention_mask"]
     files = {
-        VOCAB: vocab_text(bundle.vocab),
-        TOKENIZER: _tokenizer(bundle).to_str(pretty=True),
+        **({} if bundle.tokenizer else {VOCAB: vocab_text(bundle.vocab)}),
+        TOKENIZER: _tokenizer(bundle),
         TOKENIZER_OPTIONS: json.dumps(tokenizer | special, indent=1) + "\n",
         OPTIONS: json.dumps(_config_json(bundle, config, name, kind, layout), indent=1, ensure_ascii=False) + "\n",
     }
@@ -243,7 +251,11 @@ def _architectures() -> dict[str, tuple[Architecture, Layout]]:
 
 def _family(options: SourceOptions) -> Family:
     """The family of the model that the file describes; raises if it is not supported."""
-    families = {family.layout.model_type: family for family in FAMILIES.values() if family.layout is not None}
+    families = {}
+    for family in FAMILIES.values():
+        if layout := family.layout:
+            families[layout.model_type] = family
+            families |= {layout.unigram[0]: family} if layout.unigram else {}
     for name, kind, supported in (
         ("model_type", str, tuple(families)),
         ("position_embedding_type", str, ("absolute",)),
@@ -272,6 +284,8 @@ def _architecture(
             if any(name.startswith(start) for name in stored for start in starts):
                 present.add(part)
     names = [printable(name, 60) for name in options.get("architectures", list, default=[])]
+    if layout.unigram:  # which has the same modules
+        names = [re.sub(f"^{layout.unigram[1]}", layout.classes, name) for name in names]
     supported = next((name for name in names if name in kinds), None)
     name, parts = common.architecture(present, supported or ", ".join(names) or None, source, kinds)
     missing = set(kinds[supported].parts) - present if supported else ()
@@ -324,9 +338,12 @@ def _config_json(bundle: Bundle, config: Config, name: str, kind: Architecture, 
         "activation": {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}[config.activation],
         "max_positions": config.max_positions + layout.unread_positions,
     }
+    model_type, classes = layout.model_type, layout.classes
+    if layout.unigram and bundle.tokenizer and bundle.subwords.kind == "unigram":
+        model_type, classes = layout.unigram
     options: dict[str, Any] = {
-        "architectures": [name],
-        "model_type": layout.model_type,
+        "architectures": [classes + name.removeprefix(layout.classes)],
+        "model_type": model_type,
         **{option: fields[field] for option, (field, *_) in layout.options.items()},
         "position_embedding_type": "absolute",
         "pad_token_id": bundle.vocab.index(bundle.special_tokens.pad),
@@ -499,13 +516,31 @@ def _preparation(folder: Path, model: SourceOptions, config: Config, layout: Lay
     options = SourceOptions(paths[TOKENIZER_OPTIONS], None if exists[TOKENIZER_OPTIONS] else {})
     tokenizer_class = options.get("tokenizer_class", str, default=None)
     own = f"{layout.classes}Tokenizer", f"{layout.classes}TokenizerFast"
-    known = (*own, *TOKENIZERS)
+    tokenizer = SourceOptions(paths[TOKENIZER], None if exists[TOKENIZER] else {})
+    subwords = _subwords(folder, tokenizer, options, layout, model)
+    known = (*own, *TOKENIZERS, *(SUBWORD_TOKENIZERS if subwords else ()))
     kind = tokenizer_class or model.get("tokenizer_class", str, default=own[0])  # the order of `transformers`
     if kind not in known:
         source = options.source if tokenizer_class else model.source
         raise ValueError(f"{source}: the option tokenizer_class is {kind!r}; one of {', '.join(known)}")
-    special = _special_tokens(options, layout)
-    tokenizer = SourceOptions(paths[TOKENIZER], None if exists[TOKENIZER] else {})
+    longest = options.get("model_max_length", (int, float), 1, config.max_positions)
+    if (folder / MODULE_OPTIONS).is_file():
+        longest = SourceOptions(folder / MODULE_OPTIONS).get("max_seq_length", int, 1, longest)
+    max_length = int(min(longest, config.max_positions))
+    special = _special_tokens(options, ROBERTA_TOKENS if subwords else layout.special_tokens)
+    if subwords:
+        _warn_of_added_tokens(folder, tokenizer, options, special)
+        rows, pieces = config.vocabulary_size, len(subwords.pieces)
+        if pieces > rows:
+            raise ValueError(f"{folder}: its tokenizer has {pieces:,} pieces, and the embedding {rows:,} rows")
+        if _pair_markers(tokenizer) is not None:
+            special = replace(special, separators=_pair_markers(tokenizer))
+        try:
+            SubwordTokenizer(subwords, special)
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}") from None
+        fields = {"vocab": subwords.pieces, "tokenizer": subwords.to_json(), "lowercase": "lowercase" in subwords.steps}
+        return fields | {"special_tokens": special, "max_length": max_length}
     if exists[VOCAB]:
         source, pieces = paths[VOCAB], read_vocab(paths[VOCAB])
     elif exists[TOKENIZER]:
@@ -531,26 +566,55 @@ def _preparation(folder: Path, model: SourceOptions, config: Config, layout: Lay
     lowercase = setting("do_lower_case", "lowercase", None)
     lowercase = common.looks_uncased(vocab) if lowercase is None else lowercase
     accents = setting("strip_accents", "strip_accents", None)
-    longest = options.get("model_max_length", (int, float), 1, config.max_positions)
-    if (folder / MODULE_OPTIONS).is_file():
-        longest = SourceOptions(folder / MODULE_OPTIONS).get("max_seq_length", int, 1, longest)
     return {
         "vocab": vocab,
         "special_tokens": special,
         "lowercase": lowercase,
         "strip_accents": None if accents == lowercase else accents,
         "split_cjk": setting("tokenize_chinese_chars", "handle_chinese_chars", True),
-        "max_length": int(min(longest, config.max_positions)),
+        "max_length": max_length,
     }
 
 
-def _special_tokens(options: SourceOptions, layout: Layout) -> SpecialTokens:
+def _subwords(
+    folder: Path, tokenizer: SourceOptions, options: SourceOptions, layout: Layout, model: SourceOptions
+) -> Subwords | None:
+    """The tokenizer of a folder that has one other than WordPiece."""
+    special = _special_tokens(options, ROBERTA_TOKENS)
+    prefix = options.get("add_prefix_space", bool, default=None)
+    if tokenizer.get("model.type", str, default=None) in ("Unigram", "BPE"):
+        subwords = parse(tokenizer.values, tokenizer.source, special.pieces)
+        return subwords if prefix is None else replace(subwords, add_prefix_space=prefix and subwords.kind == "bpe")
+    if tokenizer.values or (folder / VOCAB).is_file():
+        return None
+    if path := next((folder / name for name in SENTENCEPIECE if (folder / name).is_file()), None):
+        kinds = model.get("model_type", str, default=""), options.get("tokenizer_class", str, default="")
+        fairseq = any(kind.lower().replace("-", "").startswith("xlmroberta") for kind in kinds)
+        return subword_files.sentencepiece(regular(path).read_bytes(), path, fairseq)
+    if all((folder / name).is_file() for name in BPE):
+        vocab, merges = (regular(folder / name) for name in BPE)
+        values = SourceOptions(vocab).values
+        return subword_files.merges(values, merges.read_text("utf-8"), folder, special.pieces, bool(prefix))
+    return None
+
+
+def _pair_markers(tokenizer: SourceOptions) -> int | None:
+    """The separators between the texts of a pair, as tokenizer.json marks them; None: it does not say so."""
+    kind = tokenizer.get("post_processor.type", str, default=None)
+    pair = tokenizer.get("post_processor.pair", list, default=[])
+    parts = [next(iter(part.values())).get("id") for part in pair]
+    if kind == "TemplateProcessing" and "A" in parts and "B" in parts:
+        return min(2, max(1, parts.index("B") - parts.index("A") - 1))
+    return {"RobertaProcessing": 2, "BertProcessing": 1}.get(str(kind))
+
+
+def _special_tokens(options: SourceOptions, own: SpecialTokens) -> SpecialTokens:
     """The special tokens that tokenizer_config.json names; of others those of the family."""
     names = {}
     for name in SPECIAL:
-        token = options.get(f"{name}_token", (str, dict), default=getattr(layout.special_tokens, name))
+        token = options.get(f"{name}_token", (str, dict), default=getattr(own, name))
         names[name] = token if isinstance(token, str) else SourceOptions(options.source, token).get("content", str)
-    return replace(layout.special_tokens, **names)
+    return replace(own, **names)
 
 
 def _warn_of_added_tokens(
@@ -641,9 +705,23 @@ def _pieces(tokenizer: SourceOptions) -> list[str]:
     return sorted(ids, key=ids.__getitem__)
 
 
-def _tokenizer(bundle: Bundle) -> Tokenizer:
+def _tokenizer(bundle: Bundle) -> str:
+    """The text of tokenizer.json, with the markers of a text and a pair."""
     ids = {piece: index for index, piece in enumerate(bundle.vocab)}
     special = bundle.special_tokens
+    template = processors.TemplateProcessing(
+        single=f"{special.cls}:0 $A:0 {special.sep}:0",
+        pair=" ".join([f"{special.cls}:0 $A:0", *[f"{special.sep}:0"] * special.separators, f"$B:1 {special.sep}:1"]),
+        special_tokens=[(piece, ids[piece]) for piece in (special.cls, special.sep)],
+    )
+    if bundle.tokenizer:
+        tokenizer = Tokenizer.from_str(bundle.tokenizer)
+        unigram, prefix = bundle.subwords.kind == "unigram", bundle.subwords.add_prefix_space
+        trimming = processors.ByteLevel(trim_offsets=True, add_prefix_space=prefix)
+        tokenizer.post_processor = template if unigram else processors.Sequence([trimming, template])
+        tokenizer.decoder = decoders.Metaspace() if unigram else decoders.ByteLevel()
+        exact = {"model": json.loads(bundle.tokenizer)["model"]}  # `tokenizers` rounds the scores of pieces
+        return json.dumps(json.loads(tokenizer.to_str()) | exact, indent=2, ensure_ascii=False)
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token=special.unk))
     tokenizer.add_special_tokens([getattr(special, name) for name in SPECIAL])
     tokenizer.normalizer = normalizers.BertNormalizer(
@@ -653,10 +731,6 @@ def _tokenizer(bundle: Bundle) -> Tokenizer:
         lowercase=bundle.lowercase,
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{special.cls}:0 $A:0 {special.sep}:0",
-        pair=" ".join([f"{special.cls}:0 $A:0", *[f"{special.sep}:0"] * special.separators, f"$B:1 {special.sep}:1"]),
-        special_tokens=[(piece, ids[piece]) for piece in (special.cls, special.sep)],
-    )
+    tokenizer.post_processor = template
     tokenizer.decoder = decoders.WordPiece()
-    return tokenizer
+    return tokenizer.to_str(pretty=True)

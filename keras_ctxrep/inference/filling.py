@@ -21,7 +21,8 @@ class Filling(NamedTuple):
     """A piece of the vocabulary in the place of a mask.
 
     Attributes:
-        piece: a word, or "##" and the rest of one that begins before the mask.
+        piece: a word, or "##" and the rest of one that begins before the mask; of a subword tokenizer other than
+            WordPiece the text of a piece, with the space before a word.
         probability: that of the model.
     """
 
@@ -58,7 +59,7 @@ class Filler:
                 positions[index, : len(places)] = places
             inputs = self._features.collate([row for _, row, _ in part]) | {"mlm_positions": positions}
             for (number, _, places), logits in zip(part, self.run(inputs)["mlm_logits"], strict=True):
-                answers[number] += [_best(row, wordpiece.vocab, top) for row in logits[: len(places)]]
+                answers[number] += [_best(row, wordpiece.readable, top) for row in logits[: len(places)]]
         return answers
 
 
@@ -76,7 +77,7 @@ def _row(text: str, features: WordPieceFeatures) -> Row:
     return Row(tokens, first=len(tokens))
 
 
-def _best(logits: np.ndarray, vocab: list[str], top: int) -> list[Filling]:
+def _best(logits: np.ndarray, vocab: Sequence[str], top: int) -> list[Filling]:
     """The pieces with the largest logits, and their softmax."""
     probabilities = softmax(logits)
     best = np.argsort(-probabilities, kind="stable")[:top]

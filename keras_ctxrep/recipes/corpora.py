@@ -64,13 +64,19 @@ def learned(
     return vocab
 
 
+def word_pieces(bundle: Any) -> WordPiece:
+    """The tokenizer of a model over word pieces; a ValueError for any other."""
+    error = f"a model of the family {bundle.family!r} has no word pieces"
+    tokenizer = of_kind(bundle.features, WordPieceFeatures, error).wordpiece
+    return of_kind(tokenizer, WordPiece, "a model whose tokenizer is a tokenizer.json; one over WordPiece is needed")
+
+
 def wordpiece_of(initial: Any, options: Text, corpus: Sequence[str | Path], read: Read) -> WordPiece:
     """The tokenizer of the initial model, of the given vocabulary, or one learned from the text."""
     if initial is not None:
         if options.vocab is not None or options.cased:
             raise ValueError("the model to start from keeps its vocabulary and casing: leave out vocab and cased")
-        error = f"a model of the family {initial.family!r} has no word pieces"
-        return of_kind(initial.features, WordPieceFeatures, error).wordpiece
+        return word_pieces(initial)
     lowercase = not options.cased
     if options.vocab is not None:
         return WordPiece(read_vocab(options.vocab), lowercase)

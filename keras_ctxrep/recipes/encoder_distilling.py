@@ -31,7 +31,7 @@ from keras_ctxrep.text.corpus import LONGEST, sample, shuffled
 from keras_ctxrep.text.families import TEXT_SIDES
 from keras_ctxrep.text.features import Reads, Row, WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masking, segment_pairs, single_segments
-from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+from keras_ctxrep.text.tokens import WordPiece
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import choose, lock_output, scope
@@ -185,8 +185,7 @@ def _student(
     if options.vocab_size is not None or options.embedding_width is not None:
         counted = counts()
     if options.vocab_size is not None:
-        special = bundle.special_tokens.pieces
-        pieces = frequent_pieces(bundle.vocab, counted, options.vocab_size, special)
+        pieces = frequent_pieces(corpora.word_pieces(bundle), counted, options.vocab_size)
         config |= {"vocabulary_size": len(pieces)}
     if options.embedding_width is not None:
         if "embedding_width" not in config:
@@ -218,28 +217,27 @@ def _student(
     return ModelFolder(own, replace(small, config=small.config | kept_rates, card=""))
 
 
-def frequent_pieces(
-    vocab: Sequence[str], counts: Mapping[int, int], size: int, special: Sequence[str] = SPECIAL_PIECES
-) -> list[str]:
+def frequent_pieces(wordpiece: WordPiece, counts: Mapping[int, int], size: int) -> list[str]:
     """The most frequent pieces of a vocabulary in a corpus, in the vocabulary's order.
 
     Special pieces stay, and every letter that occurs, alone and within a word: so no word that had pieces is [UNK].
 
     Args:
-        vocab: the pieces.
+        wordpiece: the pieces.
         counts: of each piece's number.
         size: pieces to keep.
-        special: the special pieces.
 
     Raises:
         ValueError: `size` has no room for special pieces and letters.
 
-    >>> frequent_pieces([*SPECIAL_PIECES, "a", "##a", "an", "and"], {7: 1, 8: 5}, 8)
+    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
+    >>> frequent_pieces(WordPiece([*SPECIAL_PIECES, "a", "##a", "an", "and"]), {7: 1, 8: 5}, 8)
     ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', '##a', 'and']
     """
+    vocab = wordpiece.vocab
     letters = {piece.removeprefix("##") for number, piece in enumerate(vocab) if counts.get(number)}
     letters = {letter for piece in letters for letter in piece}
-    needed = {*special, *letters, *(f"##{letter}" for letter in letters)}
+    needed = {*wordpiece.special_tokens.pieces, *letters, *(f"##{letter}" for letter in letters)}
     ranked = sorted(range(len(vocab)), key=lambda number: (vocab[number] not in needed, -counts.get(number, 0), number))
     least = sum(piece in needed for piece in vocab)
     if size < least:

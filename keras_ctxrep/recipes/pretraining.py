@@ -296,7 +296,7 @@ def _prepared_text(prepared: Prepared, options: Pretraining, initial: Any) -> _P
         raise ValueError(f"{folder}: its examples have up to {longest} pieces: choose max_length={longest}")
     wordpiece = WordPiece(prepared.vocab, **{name: made[name] for name in corpora.CASING})
     if initial is not None:
-        start = initial.features.wordpiece
+        start = corpora.word_pieces(initial)
         if (start.vocab, corpora.casing(start)) != (wordpiece.vocab, corpora.casing(wordpiece)):
             reason = "prepared with another vocabulary or casing than that of the model to start from"
             raise ValueError(f"{folder}: {reason}; prepare it with init")

@@ -94,11 +94,7 @@ def _sentences(corpus: Sequence[str | Path], options: StaticDistillation) -> lis
 def _student(teacher: Bundle, counts: Counter[int], options: StaticDistillation) -> Bundle:
     """The bundle of the table."""
     size = options.vocab_size
-    vocab = (
-        teacher.vocab
-        if size is None
-        else tuple(frequent_pieces(teacher.vocab, counts, size, teacher.special_tokens.pieces))
-    )
+    vocab = teacher.vocab if size is None else tuple(frequent_pieces(corpora.word_pieces(teacher), counts, size))
     config = static.Config(words=len(vocab), width=options.dims, pieces=True)
     changes = {"config": asdict(config), "vocab": vocab, "pooling": "mean", "normalize": True, "card": ""}
     return replace(teacher, family="static", max_length=LENGTH, **changes)

@@ -727,7 +727,7 @@ class WordPieceFeatures(Features):
         return [([(piece.start, piece.end) for piece in pieces], words_of_pieces(pieces)) for pieces in tokenized]
 
     def unread_rule(self, scripts: Collection[str]) -> UnreadRule:
-        return rule_of_pieces(self.wordpiece.vocab, self.wordpiece.unk, 2)
+        return rule_of_pieces(self.wordpiece.readable, self.wordpiece.unk, 2)
 
     def _pieces_of_text(self, pieces: list) -> _Pieces:
         """The pieces of a text; with `starts` also its words' first positions after [CLS], and their spans."""

@@ -11,7 +11,7 @@ import numpy as np
 from keras_ctxrep.atomic import sha256
 from keras_ctxrep.checks import printable, warn
 from keras_ctxrep.text import index_files
-from keras_ctxrep.text.artifacts import VOCAB
+from keras_ctxrep.text.artifacts import TOKENIZER, VOCAB
 from keras_ctxrep.text.features import check_texts
 from keras_ctxrep.text.index_files import STORAGES, IndexRow, batches_of, encoded
 from keras_ctxrep.text.retrieval import unit
@@ -464,12 +464,12 @@ class Index:
         files = made_by.get("files") if isinstance(made_by.get("files"), dict) else {}
         files = {file: digest for file, digest in (files or {}).items() if file in given.get("files", {})}
         different = sorted(file for file, digest in files.items() if given["files"][file] != digest)
-        if VOCAB in different:
-            raise ValueError(f"{refusal} (another {VOCAB})")
+        if vocabulary := {VOCAB, TOKENIZER}.intersection(different):
+            raise ValueError(f"{refusal} (another {vocabulary.pop()})")
         for key in ("family", "pooling", "normalize"):
             if key in given and key in made_by and given[key] != made_by[key]:
                 raise ValueError(f"{refusal} ({key} is {given[key]} and was {printable(made_by[key])})")
-        if not different and files.keys() - {VOCAB}:
+        if not different and files.keys() - {VOCAB, TOKENIZER}:
             return
         numbers = [number for number in range(min(PROBES, len(self))) if self._rows[number].text]
         if not numbers:

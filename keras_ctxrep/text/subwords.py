@@ -19,10 +19,9 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokenizers import Encoding, Tokenizer, pre_tokenizers
+from tokenizers import Encoding, Tokenizer, decoders, pre_tokenizers
 
 from keras_ctxrep.checks import printable, read_json
 from keras_ctxrep.text.tokens import Piece, SpecialTokens, encoded, strings
@@ -125,11 +124,13 @@ class Subwords:
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
-def parse(text: str | bytes, source: str | Path = "tokenizer.json", special: Collection[str] = ()) -> Subwords:
+def parse(
+    text: str | bytes | dict[str, Any], source: object = "tokenizer.json", special: Collection[str] = ()
+) -> Subwords:
     """The tokenizer of a tokenizer.json, ours or one of a Hugging Face folder.
 
     Args:
-        text: of the file.
+        text: of the file, or what it says.
         source: its name, for messages.
         special: pieces that are never made of text, beside the added tokens.
 
@@ -137,7 +138,7 @@ def parse(text: str | bytes, source: str | Path = "tokenizer.json", special: Col
         ValueError: it is damaged, or has what `Subwords` cannot represent; the message names file, key and value.
     """
     try:
-        return _parse(_Options("", read_json(text)), special)
+        return _parse(_Options("", text if isinstance(text, dict) else read_json(text)), special)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
 
@@ -366,6 +367,15 @@ Piece(id=7, start=4, end=5, word=2)]
     def of_words(self) -> "SubwordTokenizer":
         """The tokenizer of words that come split, of which each begins as it does within a text."""
         return SubwordTokenizer(replace(self.subwords, prefix="always", add_prefix_space=True), self.special_tokens)
+
+    @cached_property
+    def readable(self) -> list[str]:
+        """The text of each piece, with a space where it has one."""
+        if self.subwords.kind == "unigram":
+            return [piece.replace(SPACE, " ") for piece in self.vocab]
+        added = {each.id for each in self.subwords.added}
+        decode = decoders.ByteLevel().decode
+        return [piece if id in added else decode([piece]) for id, piece in enumerate(self.vocab)]
 
     def encode(self, text: str) -> list[Piece]:
         """Pieces of one text, without those that mark it."""

@@ -227,6 +227,7 @@ class WordPiece:
         if missing:
             raise ValueError(f"vocabulary: {', '.join(missing)} missing; a BERT vocab.txt holds one piece a line")
         self.vocab, self.lowercase, self.split_cjk = list(vocab), lowercase, split_cjk
+        self.readable: Sequence[str] = self.vocab
         self.strip_accents = lowercase if strip_accents is None else strip_accents
         self.casing = Casing(lowercase, self.strip_accents, split_cjk)
         self.special_tokens = special_tokens

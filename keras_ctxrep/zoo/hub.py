@@ -39,6 +39,11 @@ FILES = (
     "vocab.txt",
     "tokenizer.json",
     "tokenizer_config.json",
+    "sentencepiece*.model",  # in place of tokenizer.json
+    "spiece.model",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
     "added_tokens.json",
     "modules.json",  # this and the next file are of sentence-transformers
     "sentence_bert_config.json",

@@ -8,6 +8,7 @@ import numpy as np
 from keras_ctxrep import tasks
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.artifacts import TOKENIZER
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SpecialTokens
 from keras_ctxrep_tflite import weights
@@ -31,6 +32,8 @@ def check(bundle: Bundle, source: str | Path) -> None:
         reason = f"its text tasks are a classifier and an embedder over word pieces, not {kind} for {bundle.task}"
     elif bundle.pairs:
         reason = "its text tasks read single texts, and this model pairs"
+    elif bundle.tokenizer:
+        reason = f"its tokenizer is WordPiece, and that of this model a {bundle.subwords.kind} of {TOKENIZER}"
     elif not bundle.lowercase:
         reason = "its tokenizer always lower-cases text, and this model is cased"
     elif bundle.special_tokens != SpecialTokens():
