@@ -124,8 +124,8 @@ def _valued(values: Mapping[int, int]) -> list[int]:
 def graphemes() -> dict[int, int]:
     """The class of each code point that has one, from what a `Precompiled` normalizer looks up as one cluster.
 
-    It looks up clusters of less than 6 bytes as a whole, and of these the shortest beginning that its map has: an accent
-    behind one of the letters of the map is lost if both are a cluster, and stays if they are part of a longer one.
+    It looks up clusters of less than 6 bytes as a whole, and of these the shortest beginning that its map has: an
+    accent behind one of the letters of the map is lost if both are a cluster, and stays in a longer cluster.
     """
     letters = dict.fromkeys("a\xa9\u0915\u0300\u1100\u1161\u11a8", "p")
     normalize = normalizers.Precompiled(precompiled(letters)).normalize_str

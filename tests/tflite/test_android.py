@@ -22,8 +22,9 @@ from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
 from keras_ctxrep.text.pretraining import MARKERS
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep_tflite import quantize, runtime
-from tests import tiny
+from tests import golden_text, tiny
 from tests.reference import character_data
+from tests.tflite import test_web
 
 ROOT = Path(__file__).parent.parent.parent
 ANDROID = ROOT / "tflite/android"
@@ -65,6 +66,30 @@ def run(compiled):
 def test_golden_strings(run, golden_strings):
     printed = run("compare", golden_strings)
     assert printed.count(" 0 differences") == len(list(golden_strings.iterdir())) > 5
+
+
+@pytest.mark.trains
+def test_subwords(run, golden_subwords):
+    """Pieces of texts, and models over them for every kind of input."""
+    assert min(compared_subwords(run, golden_subwords)) > 480
+    assert run("compare", golden_subwords / "models").count(" 0 differences") == 6
+
+
+def compared_subwords(run, folder):
+    """How many texts were compared by each tokenizer, with no difference."""
+    printed = run("subwords", folder / "pieces")
+    counts = re.findall(r"^\w+: (\d+) texts, 0 differences$", printed, re.M)
+    assert len(counts) == len(list((folder / "pieces").iterdir())) > 5, printed
+    return [*map(int, counts)]
+
+
+@pytest.mark.slow
+def test_subwords_of_many_texts(run, tmp_path):
+    """10,000 texts of many scripts, here and in Node, if it is installed."""
+    golden_text.write(tmp_path, golden_text.TEXTS)
+    assert min(compared_subwords(run, tmp_path)) > 40_000
+    if shutil.which("node"):
+        assert min(test_web.compared_subwords(tmp_path)) > 60_000
 
 
 @pytest.mark.trains

@@ -64,6 +64,24 @@ def golden_counts(folder):
 
 @pytest.mark.trains
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_subwords(golden_subwords):
+    """Pieces of texts, and models over them for every kind of input."""
+    assert min(compared_subwords(golden_subwords)) > 700
+    counts = golden_counts(golden_subwords / "models")
+    assert counts["cases"] > 400 and counts["answers"] > 300 and counts["vectors"] > 50
+
+
+def compared_subwords(folder):
+    """How many texts were compared in Node by each tokenizer, with no difference."""
+    command = ["node", str(Path(__file__).with_name("subword_golden.mjs")), str(folder / "pieces")]
+    process = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    counts = re.findall(r"^\w+: (\d+) texts, 0 differences$", process.stdout, re.M)
+    assert len(counts) == len(list((folder / "pieces").iterdir())) > 5, process.stdout + process.stderr
+    return [*map(int, counts)]
+
+
+@pytest.mark.trains
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_texts_for_texts(golden_translation):
     counts = golden_counts(golden_translation / "golden")
     assert counts["cases"] == 60 + len(golden.long_texts()) and counts["answers"] == 63

@@ -31,9 +31,7 @@ export class Subwords {
     const { ids, parts } = model.type === "Unigram" ? unigram(model, hidden) : pairs(model);
     /** @type {Map<string, number>} */
     this.ids = ids;
-    /** @type {string[]} */
-    this.names = [];
-    for (const [piece, id] of ids) this.names[id] = piece;
+    this.names = readable(ids, model.type === "Unigram" ? null : hidden);
     this.parts = parts;
     /** @type {Map<string, Part[]>} */
     this.cache = new Map();
@@ -64,6 +62,24 @@ export class Subwords {
     }
     return parts;
   }
+}
+
+/**
+ * @param {Map<string, number>} ids
+ * @param {Set<number>|null} added tokens of a BPE, whose other pieces are bytes
+ * @returns {string[]} the text of each piece, with a space where it has one
+ */
+function readable(ids, added) {
+  /** @type {string[]} */
+  const names = [];
+  const bytes = new Map(BYTES.map((code, byte) => [String.fromCodePoint(code), byte]));
+  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  const written = (/** @type {string} */ piece) => Uint8Array.from(piece, (letter) => bytes.get(letter) ?? 0);
+  for (const [piece, id] of ids) {
+    if (added) names[id] = added.has(id) ? piece : decoder.decode(written(piece));
+    else names[id] = piece.replaceAll("\u2581", " ");
+  }
+  return names;
 }
 
 /**
