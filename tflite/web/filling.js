@@ -4,9 +4,8 @@ import { softmax } from "./sampling.js";
 import { wellFormed, WordPieces } from "./text.js";
 
 export const MASK = "[MASK]";
-const SPACES = /[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+$/;
 
-/** @typedef {{piece: string, probability: number}} Filling a word, or "##" and the rest of one that begins before */
+/** @typedef {{piece: string, probability: number}} Filling see `Filling` of filling.py */
 
 /** A masked language model that names pieces for masks. */
 export class Filler {
@@ -20,7 +19,7 @@ export class Filler {
   constructor(bundle, vocab, unicode, run, positions) {
     this.bundle = bundle;
     this.features = new WordPieces(bundle, vocab, unicode);
-    this.vocab = this.features.tokenizer.names;
+    this.names = this.features.tokenizer.names;
     this.mask = this.features.special(this.features.maskPiece);
     this.run = run;
     this.positions = positions;
@@ -47,7 +46,7 @@ export class Filler {
       const segments = tokens.map(() => 0);
       const inputs = { token_ids: tokens, segment_ids: segments, mask: tokens.map(() => 1), mlm_positions: part };
       const { data } = (await this.run(inputs)).mlm_logits;
-      const size = this.vocab.length;
+      const size = this.names.length;
       answers.push(...part.map((_, i) => this.best(data.slice(i * size, (i + 1) * size), top)));
     }
     return answers;
@@ -58,11 +57,7 @@ export class Filler {
     const parts = text.split(MASK);
     if (parts.length === 1) throw new RangeError(`no ${MASK} in this text: write ${MASK} where a word is to be found`);
     const { cls, sep, maxLength, tokenizer } = this.features;
-    const ids = parts.map((part, i) => {
-      const last = i === parts.length - 1;
-      const own = tokenizer.strippers?.has(this.features.maskPiece) && !last ? part.replace(SPACES, "") : part;
-      return tokenizer.pieces(own, i ? "later" : "text").map(({ id }) => id);
-    });
+    const ids = tokenizer.aroundMasks(parts, this.mask).map((pieces) => pieces.map(({ id }) => id));
     const tokens = [cls, ...ids.flatMap((part, i) => (i ? [this.mask, ...part] : part)), sep];
     if (tokens.length > maxLength) throw new RangeError(`${tokens.length} pieces; the model reads ${maxLength}: shorten the text`);
     return tokens;
@@ -72,6 +67,6 @@ export class Filler {
   best(logits, top) {
     const probabilities = softmax(logits);
     const order = [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a] || a - b);
-    return order.slice(0, top).map((id) => ({ piece: this.vocab[id], probability: probabilities[id] }));
+    return order.slice(0, top).map((id) => ({ piece: this.names[id], probability: probabilities[id] }));
   }
 }

@@ -25,16 +25,29 @@ export class Subwords {
       word: splitter(split, unicode, () => true),
       later: splitter(split, unicode, (scheme) => scheme === "always"),
     };
-    const hidden = new Set(added.map((/** @type {{id: number}} */ { id }) => id));
-    /** @type {Set<string>} */
-    this.strippers = new Set(added.filter(({ lstrip }) => lstrip).map(({ content }) => content));
-    const { ids, parts } = model.type === "Unigram" ? unigram(model, hidden) : pairs(model);
-    /** @type {Map<string, number>} */
-    this.ids = ids;
-    this.names = readable(ids, model.type === "Unigram" ? null : hidden);
-    this.parts = parts;
+    /** @type {Set<number>} */
+    this.added = new Set(added.map(({ id }) => id));
+    /** @type {Set<number>} those that take the white space before them */
+    this.stripping = new Set(added.filter(({ lstrip }) => lstrip).map(({ id }) => id));
+    /** @type {string[]} */
+    this.vocab = [];
+    if (model.type === "Unigram") this.vocab = model.vocab.map((/** @type {[string, number]} */ [piece]) => piece);
+    else for (const [piece, id] of Object.entries(model.vocab)) this.vocab[id] = piece;
+    this.ofBytes = model.type === "BPE";
+    this.parts = model.type === "Unigram" ? unigram(model, this.added) : pairs(model);
     /** @type {Map<string, Part[]>} */
     this.cache = new Map();
+  }
+
+  /** The text of each piece, with a space where it has one. @returns {string[]} */
+  get names() {
+    if (!this.ofBytes) return this.vocab.map((piece) => piece.replaceAll("\u2581", " "));
+    const bytes = new Map(BYTES.map((code, byte) => [String.fromCodePoint(code), byte]));
+    const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+    return this.vocab.map((piece, id) => {
+      if (this.added.has(id)) return piece;
+      return decoder.decode(Uint8Array.from(piece, (letter) => /** @type {number} */ (bytes.get(letter))));
+    });
   }
 
   /** @param {string} text @param {"text"|"word"|"later"} place see `Tokenizer` @returns {Piece[]} */
@@ -52,6 +65,15 @@ export class Subwords {
     });
   }
 
+  /** @param {string[]} parts of a text, between masks @param {number} mask its id @returns {Piece[][]} */
+  aroundMasks(parts, mask) {
+    return parts.map((part, i) => {
+      let end = part.length;
+      while (i < parts.length - 1 && this.stripping.has(mask) && end && isSpace(part[end - 1])) end--;
+      return this.pieces(part.slice(0, end), i ? "later" : "text");
+    });
+  }
+
   /** @param {string} word @returns {Part[]} */
   cached(word) {
     if (word.length > CACHED_LENGTH) return this.parts(word);
@@ -62,24 +84,6 @@ export class Subwords {
     }
     return parts;
   }
-}
-
-/**
- * @param {Map<string, number>} ids
- * @param {Set<number>|null} added tokens of a BPE, whose other pieces are bytes
- * @returns {string[]} the text of each piece, with a space where it has one
- */
-function readable(ids, added) {
-  /** @type {string[]} */
-  const names = [];
-  const bytes = new Map(BYTES.map((code, byte) => [String.fromCodePoint(code), byte]));
-  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-  const written = (/** @type {string} */ piece) => Uint8Array.from(piece, (letter) => bytes.get(letter) ?? 0);
-  for (const [piece, id] of ids) {
-    if (added) names[id] = added.has(id) ? piece : decoder.decode(written(piece));
-    else names[id] = piece.replaceAll("\u2581", " ");
-  }
-  return names;
 }
 
 /**
@@ -171,26 +175,28 @@ function inBytes(letter) {
  *
  * @param {{vocab: [string, number][], unk_id: number, byte_fallback: boolean}} model
  * @param {Set<number>} hidden pieces that no text has
- * @returns {{ids: Map<string, number>, parts: (word: string) => Part[]}}
+ * @returns {(word: string) => Part[]}
  */
 function unigram({ vocab, unk_id: unknown, byte_fallback: fallback }, hidden) {
-  const ids = new Map(vocab.map(([piece], id) => [piece, id]));
-  const read = new Map([...ids].filter(([, id]) => !hidden.has(id)));
+  /** @type {Map<string, number>} */
+  const ids = new Map();
+  const all = Float64Array.from(vocab, ([, score]) => score);
   let [lowest, longest] = [Infinity, 1];
-  for (const [piece, score] of vocab) {
-    lowest = Math.min(lowest, score);
+  for (let id = 0; id < all.length; id++) {
+    const [piece] = vocab[id];
+    if (!hidden.has(id)) ids.set(piece, id);
+    lowest = Math.min(lowest, all[id]);
     longest = Math.max(longest, piece.length);
   }
 
   /** @param {string} text without a piece @returns {number[]} */
   function unread(text) {
     const names = Array.from(encoder.encode(text), (byte) => byte.toString(16).toUpperCase().padStart(2, "0"));
-    const bytes = fallback ? names.map((name) => read.get(`<0x${name}>`)) : [undefined];
+    const bytes = fallback ? names.map((name) => ids.get(`<0x${name}>`)) : [undefined];
     return bytes.includes(undefined) ? [unknown] : /** @type {number[]} */ (bytes);
   }
 
-  /** @param {string} word @returns {Part[]} */
-  function parts(word) {
+  return (word) => {
     const size = word.length;
     const [scores, begins] = [new Float64Array(size + 1), new Int32Array(size + 1).fill(-1)];
     const best = new Int32Array(size + 1);
@@ -206,9 +212,9 @@ function unigram({ vocab, unk_id: unknown, byte_fallback: fallback }, hidden) {
       next = begin + (/** @type {number} */ (word.codePointAt(begin)) > 0xffff ? 2 : 1);
       let single = false;
       for (let end = next; end <= Math.min(size, begin + longest); end++) {
-        const id = read.get(word.slice(begin, end));
+        const id = ids.get(word.slice(begin, end));
         if (id === undefined) continue;
-        offer(begin, end, id, vocab[id][1]);
+        offer(begin, end, id, all[id]);
         single ||= end === next;
       }
       if (!single) offer(begin, next, unknown, lowest - PENALTY);
@@ -220,20 +226,18 @@ function unigram({ vocab, unk_id: unknown, byte_fallback: fallback }, hidden) {
       pieces.push(word.slice(begin, end));
     }
     return pieces.reverse().flatMap((piece) => {
-      const id = read.get(piece);
+      const id = ids.get(piece);
       const found = id === undefined ? unread(piece) : [id];
       return found.map((id, i) => ({ id, size: [...piece].length, first: i === 0 }));
     });
-  }
-
-  return { ids, parts };
+  };
 }
 
 /**
  * Sennrich et al. 2016, https://arxiv.org/abs/1508.07909: the pair of the lowest rank is merged, until there is none.
  *
  * @param {{vocab: Record<string, number>, merges: [string, string][]}} model
- * @returns {{ids: Map<string, number>, parts: (word: string) => Part[]}}
+ * @returns {(word: string) => Part[]}
  */
 function pairs({ vocab, merges }) {
   const ids = new Map(Object.entries(vocab));
@@ -242,8 +246,7 @@ function pairs({ vocab, merges }) {
   const ranks = new Map(merges.map(([first, second], rank) => [key(id(first), id(second)), rank]));
   const made = merges.map(([first, second]) => id(first + second));
 
-  /** @param {string} word @returns {Part[]} */
-  function parts(word) {
+  return (word) => {
     const own = Array.from(word, id);
     const [ends, befores] = [own.map((_, i) => i + 1), own.map((_, i) => i - 1)]; // a piece ends where the next begins
     const waiting = new Heap();
@@ -268,9 +271,7 @@ function pairs({ vocab, merges }) {
       offer(place);
     }
     return own.flatMap((id, place) => (id < 0 ? [] : [{ id, size: ends[place] - place, first: true }]));
-  }
-
-  return { ids, parts };
+  };
 }
 
 /** Numbers, of which the lowest is taken first. */

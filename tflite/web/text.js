@@ -9,10 +9,10 @@
  *   of this and n more (-n), or one that is added (1)
  * @typedef {{id: number, begin: number, end: number, word: number}} Piece
  * @typedef {{
- *   names: string[], ids: Map<string, number>, pieces: (text: string, place?: "text"|"word"|"later") => Piece[],
- *   strippers?: Set<string>,
- * }} Tokenizer with the names of the pieces; pieces of a text, of one word of a text that comes split, or of a part of a
- *   text that is behind a mask; added tokens that take the white space before them
+ *   vocab: string[], names: string[], pieces: (text: string, place?: "text"|"word"|"later") => Piece[],
+ *   aroundMasks: (parts: string[], mask: number) => Piece[][],
+ * }} Tokenizer with the pieces by their ids, and as they are read; those of a text, of one word of a text that comes
+ *   split, or of a part of a text behind a mask; and those of the parts between masks
  * @typedef {{
  *   tokens: any[], truncated: boolean, first: number, starts: (number|null)[]|null,
  *   offsets: number[][]|null, words: number[][]|null,
@@ -266,7 +266,7 @@ class WordPiece {
       stripAccents: bundle.strip_accents ?? bundle.lowercase,
       splitCjk: bundle.split_cjk,
     });
-    this.names = vocab;
+    this.vocab = this.names = vocab;
     /** @type {Map<string, number>} */
     this.ids = new Map(vocab.map((piece, id) => [piece, id]));
     this.longest = vocab.reduce((most, piece) => Math.max(most, piece.length), 0);
@@ -276,6 +276,11 @@ class WordPiece {
   /** @param {string} text @returns {Piece[]} */
   pieces(text) {
     return this.splitter.words(text).flatMap((word, number) => this.split(word, number));
+  }
+
+  /** @param {string[]} parts of a text, between masks @returns {Piece[][]} */
+  aroundMasks(parts) {
+    return parts.map((part) => this.pieces(part));
   }
 
   /** @param {Letter[]} word @param {number} number @returns {Piece[]} the longest pieces, from left to right */
@@ -325,8 +330,8 @@ export class WordPieces {
 
   /** @param {string} piece @returns {number} */
   special(piece) {
-    const id = this.tokenizer.ids.get(piece);
-    if (id === undefined) throw new Error(`the vocabulary has no ${piece}`);
+    const id = this.tokenizer.vocab.indexOf(piece);
+    if (id < 0) throw new Error(`the vocabulary has no ${piece}`);
     return id;
   }
 
