@@ -439,9 +439,10 @@ def test_a_tokenizer_json_alone(folder, tiny):
     assert bundle.vocab == tuple(tiny.PIECES) and bundle.lowercase is False
     for change, message in (
         (
-            {"model": whole["model"] | {"type": "BPE"}},
-            r"tokenizer\.json: a BPE with None; WordPiece with '##' is needed",
+            {"model": whole["model"] | {"type": "WordLevel"}},
+            r"tokenizer\.json: a WordLevel with None; WordPiece with '##' is needed",
         ),
+        ({"model": whole["model"] | {"type": "BPE"}}, r"tokenizer\.json: model\.vocab: no piece '!'; a byte-level BPE"),
         ({"model": whole["model"] | {"vocab": ids | {"a": 7}}}, "the ids in model.vocab are not 0 to 22, each once"),
         ({"model": whole["model"] | {"vocab": ids | {"a": "7"}}}, "the ids in model.vocab are not 0 to 22"),
         ({"model": {}}, r"tokenizer\.json: the option model\.vocab is missing"),
@@ -670,7 +671,7 @@ def test_the_toy_tagger():
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("model_type", "roberta", "the option model_type is 'roberta'; only 'bert' or 'mpnet' or"),
+        ("model_type", "albert", "the option model_type is 'albert'; only 'bert' or 'mpnet' or"),
         ("position_embedding_type", "relative_key", "position_embedding_type is 'relative_key'; only 'absolute'"),
         ("is_decoder", True, "the option is_decoder is True; only False"),
         ("add_cross_attention", True, "the option add_cross_attention is True"),
