@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from keras_ctxrep import tasks
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.subwords import ROBERTA_TOKENS, Subwords, SubwordTokenizer, parse
+from keras_ctxrep.text.subwords import ROBERTA_TOKENS, Added, Subwords, SubwordTokenizer, parse
 from tests import golden
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -159,6 +159,13 @@ def bpe() -> Subwords:
     return replace(subwords, added=with_mask(subwords))
 
 
+def letters() -> Subwords:
+    """A unigram model of letters, which is not trained."""
+    pieces = (*SPECIAL, "▁", *"abcdefghijklmnopqrstuvwxyz")
+    scores = (*[0.0] * len(SPECIAL), *[-2.0] * 27)
+    return Subwords("unigram", pieces, scores, unknown=SPECIAL.index("<unk>"), added=tuple(map(Added, range(5))))
+
+
 def with_mask(subwords: Subwords) -> tuple:
     """The added tokens, of which <mask> takes the space before it."""
     return tuple(each._replace(lstrip=subwords.pieces[each.id] == "<mask>") for each in subwords.added)
@@ -188,7 +195,7 @@ def variants() -> dict[str, Subwords]:
     odd = {"a": "", "e\u0301": "XYZ", "f": "ffi", "n": " n ", "\u0915": "ka", "\u1161": "v", "\xa9": "(c)"}
     odd |= {"\u0301": "", "\u0600": "", "\u0e33": "\u0e4d\u0e32", "\uac00": "q", "\U0001f600": ":)"}
     odd |= {"\r\n": " ", "\u3000": "  "}
-    letters = replace(unigram(), charsmap=precompiled(odd))
+    mapped = replace(unigram(), charsmap=precompiled(odd))
     plain = replace(unigram(), charsmap=b"")
     known = tuple(each for each in plain.added if each.id != plain.unknown)
     steps = {
@@ -197,8 +204,8 @@ def variants() -> dict[str, Subwords]:
         "first": ("lowercase", "strip_right", "one_space"),
     }
     return {name: make() for name, make in TOKENIZERS.items()} | {
-        "odd": replace(letters, prefix="never", whitespace=False),
-        "odd_steps": replace(unigram_of_bytes(), charsmap=letters.charsmap, steps=steps["odd"], prefix="first"),
+        "odd": replace(mapped, prefix="never", whitespace=False),
+        "odd_steps": replace(unigram_of_bytes(), charsmap=mapped.charsmap, steps=steps["odd"], prefix="first"),
         "marked": replace(plain, steps=steps["marked"], prefix="first", whitespace=False),
         "first": replace(plain, steps=steps["first"], prefix="first", added=known),
         "nfc": replace(bpe(), steps=("nfc",), add_prefix_space=True),

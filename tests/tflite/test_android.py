@@ -118,6 +118,10 @@ def test_the_bundles_of_several_models(run, tmp_path):
     for name, bundle in several.items():
         expected = f"{bundle.task} true {','.join(bundle.labels)}  [{', '.join(bundle.vocab)}]\n"
         assert run("bundle", tmp_path / "answers.tflite", name) == expected
+    letters = golden_text.letters()
+    several["roles"] = tiny.bundle("tag", "roberta", vocab=letters.pieces, tokenizer=letters.to_json())
+    bundles.write_several(tmp_path / "answers.tflite", b"model", several)
+    assert run("bundle", tmp_path / "answers.tflite", "roles").startswith("tag true")
     assert "no bundle other/ in this file" in run("bundle", tmp_path / "answers.tflite", "other")
 
 
@@ -311,9 +315,21 @@ QUERIES: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize("task", QUERIES)
 def test_a_whole_file(run, tiny_model, tmp_path, task):
     """Java prepares, chooses signatures and decodes; LiteRT runs them here, since no LiteRT for a JDK is installed."""
-    model, bundle = tiny_model(task, pair=task in ("multilabel", "answer"))
-    saving.save(tmp_path, model, bundle)
-    file = quantize.convert(tmp_path, tmp_path / "m.tflite", lengths=(8, 16, 40))
+    saving.save(tmp_path, *tiny_model(task, pair=task in ("multilabel", "answer")))
+    compare_file(run, quantize.convert(tmp_path, tmp_path / "m.tflite", lengths=(8, 16, 40)), task)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tflite_in_process")
+def test_a_whole_file_of_subwords(run, tmp_path):
+    subwords = golden_text.unigram()
+    text = {"vocab": subwords.pieces, "tokenizer": subwords.to_json(), "max_length": 40}
+    tiny.save(tmp_path, tiny.bundle("tag", "roberta", **text))
+    compare_file(run, quantize.convert(tmp_path, tmp_path / "m.tflite", lengths=(8, 40)), "tag")
+
+
+def compare_file(run, file, task):
+    """Java's answers of a file are those of the runtime in Python."""
     queries = QUERIES[task]
     texts, pairs = (
         [query["words"] if "words" in query else query["text"] for query in queries],

@@ -24,7 +24,7 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.pretraining import MARKERS
 from keras_ctxrep_tflite import page, quantize, runtime
-from tests import golden, tiny
+from tests import golden, golden_text, tiny
 from tests.reference import unicode_tables
 
 LITERTJS = os.environ.get("CTXREP_LITERTJS")  # node_modules/@litertjs
@@ -111,8 +111,10 @@ def test_texts_that_are_read_apart_are_refused():
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_one_of_several_models(tmp_path):
-    """Its bundle, the vocabulary of all and its signatures, of a file that a stub of LiteRT runs."""
+    """Its bundle, the vocabulary of all, a tokenizer and its signatures, of a file that a stub of LiteRT runs."""
     several = {"names": tiny.bundle("tag"), "films": tiny.bundle("classify", labels=("bad", "good"))}
+    letters = golden_text.letters()
+    several["roles"] = tiny.bundle("tag", "roberta", vocab=letters.pieces, tokenizer=letters.to_json())
     bundles.write_several(tmp_path / "answers.tflite", b"model", several)
     script = f"""
         import {{ readFileSync }} from "node:fs";
@@ -120,11 +122,11 @@ def test_one_of_several_models(tmp_path):
         globalThis.fetch = async (url) => new Response(readFileSync(url));
         const bytes = new Uint8Array(readFileSync({json.dumps(str(tmp_path / "answers.tflite"))}));
         const signature = (name) => ({{ getInputDetails: () => [], run: async () => {{ throw new Error(name); }} }});
-        const names = ["names/length_16", "films/length_16"];
+        const names = ["names/length_16", "films/length_16", "roles/length_16"];
         const signatures = Object.fromEntries(names.map((name) => [name, signature(name)]));
         class Tensor {{ delete() {{}} }}
         const litert = {{ Tensor, getGlobalLiteRtPromise: () => true, loadAndCompile: async () => ({{ signatures }}) }};
-        for (const model of ["names", "films", undefined]) {{
+        for (const model of ["names", "films", "roles", undefined]) {{
           try {{
             const made = await load(bytes, {{ litert, model }});
             console.log(made.bundle.task, made.bundle.labels.length);
@@ -135,8 +137,8 @@ def test_one_of_several_models(tmp_path):
     command = ["node", "--input-type=module", "--eval", script]
     process = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     assert process.returncode == 0, process.stderr
-    expected = ["tag 3", "names/length_16", "classify 2", "films/length_16"]
-    assert process.stdout.splitlines() == [*expected, "several models in this file: name one of names, films"]
+    expected = ["tag 3", "names/length_16", "classify 2", "films/length_16", "tag 3", "roles/length_16"]
+    assert process.stdout.splitlines() == [*expected, "several models in this file: name one of names, films, roles"]
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
