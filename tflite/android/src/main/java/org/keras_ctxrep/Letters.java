@@ -3,7 +3,6 @@ package org.keras_ctxrep;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
-import java.util.function.IntPredicate;
 
 /** Code points, and where each comes from in a text, in UTF-16 units. */
 final class Letters {
@@ -11,6 +10,11 @@ final class Letters {
     int[] begins;
     int[] ends;
     int size;
+
+    /** A class of code points. */
+    interface Kind {
+        boolean has(int code);
+    }
 
     Letters(int capacity) {
         codes = new int[capacity];
@@ -67,12 +71,18 @@ final class Letters {
         return longer;
     }
 
-    /** The parts of the text, of which each but the first begins with a letter that is tested. */
-    List<Letters> cutBefore(IntPredicate begins) {
+    /** The code points of a text. */
+    static int[] codes(String text) {
+        Letters letters = of(text);
+        return Arrays.copyOf(letters.codes, letters.size);
+    }
+
+    /** The parts of the text, of which each but the first begins with a letter of a kind. */
+    List<Letters> cutBefore(Kind begins) {
         List<Letters> words = new ArrayList<>();
         for (int from = 0, to; from < size; from = to) {
             to = from + 1;
-            while (to < size && !begins.test(codes[to])) {
+            while (to < size && !begins.has(codes[to])) {
                 to++;
             }
             words.add(part(from, to));

@@ -3,38 +3,47 @@ package org.keras_ctxrep;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Base64;
 import java.util.List;
 import java.util.Map;
-import java.util.function.UnaryOperator;
-import java.util.stream.IntStream;
 
 /** The normalizers of a tokenizer.json, with the spans that the Python package {@code tokenizers} gives. */
 final class Normalizers {
+    private static final String DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"; // in base 64
+
     private Normalizers() {}
+
+    /** One normalizer. */
+    interface Step {
+        Letters of(Letters text);
+    }
 
     /**
      * What an entry "normalizer" does; null does nothing.
      *
      * @throws IllegalArgumentException it is of a kind that is not supported
      */
-    static UnaryOperator<Letters> of(Map<String, Object> entry) {
+    static Step of(Map<String, Object> entry) {
         String type = (String) entry.get("type");
         if (type == null) {
             return text -> text;
         }
         switch (type) {
             case "Sequence":
-                UnaryOperator<Letters> all = text -> text;
+                List<Step> steps = new ArrayList<>();
                 for (Object each : (List<?>) entry.get("normalizers")) {
-                    UnaryOperator<Letters> before = all;
-                    UnaryOperator<Letters> next = of(Bundle.object(each));
-                    all = text -> next.apply(before.apply(text));
+                    steps.add(of(Bundle.object(each)));
                 }
-                return all;
+                return text -> {
+                    Letters result = text;
+                    for (Step step : steps) {
+                        result = step.of(result);
+                    }
+                    return result;
+                };
             case "Precompiled":
-                return new Precompiled(Base64.getDecoder().decode((String) entry.get("precompiled_charsmap")));
+                return new Precompiled(bytes((String) entry.get("precompiled_charsmap")));
             case "NFC":
             case "NFKC":
                 return text -> composed(text, type.equals("NFKC"));
@@ -50,6 +59,21 @@ final class Normalizers {
             default:
                 throw new IllegalArgumentException("tokenizer.json: the normalizer " + type + " is not supported");
         }
+    }
+
+    private static byte[] bytes(String base64) {
+        int size = base64.length();
+        while (size > 0 && base64.charAt(size - 1) == '=') {
+            size--;
+        }
+        byte[] bytes = new byte[size * 6 / 8];
+        for (int i = 0, bits = 0; i < size; i++) {
+            bits = bits << 6 | DIGITS.indexOf(base64.charAt(i));
+            if (i % 4 > 0) { // the second to fourth digit of four each complete a byte
+                bytes[i - i / 4 - 1] = (byte) (bits >> 2 * (3 - i % 4));
+            }
+        }
+        return bytes;
     }
 
     private static Letters lowered(Letters text) {
@@ -117,10 +141,8 @@ final class Normalizers {
             int code = text.codes[i];
             int flags = Characters.flags(code);
             String canonical = (flags & Characters.DECOMPOSED) == 0 ? null : Characters.decomposed(code);
-            int[] codes = canonical == null ? new int[] {code} : canonical.codePoints().toArray();
-            if (compatible) {
-                codes = Arrays.stream(codes).flatMap(Normalizers::compatible).toArray();
-            }
+            String string = canonical == null ? new String(text.codes, i, 1) : canonical;
+            int[] codes = Letters.codes(compatible ? compatible(string) : string);
             for (int j = 0; j < codes.length; j++) {
                 int order = Characters.combiningClass(codes[j]);
                 int place = parts.size;
@@ -140,11 +162,16 @@ final class Normalizers {
         return parts;
     }
 
-    private static IntStream compatible(int code) {
-        if ((Characters.flags(code) & Characters.COMPATIBLE) == 0) {
-            return IntStream.of(code);
+    private static String compatible(String text) {
+        StringBuilder result = new StringBuilder();
+        for (int code : Letters.codes(text)) {
+            if ((Characters.flags(code) & Characters.COMPATIBLE) == 0) {
+                result.appendCodePoint(code);
+            } else {
+                result.append(Characters.compatible(code));
+            }
         }
-        return Characters.compatible(code).codePoints();
+        return result.toString();
     }
 
     /**
@@ -153,7 +180,7 @@ final class Normalizers {
      * <p>A cluster of few bytes is looked up as a whole, of another one each character; the shortest beginning of it that
      * is in the map stands for all of it.
      */
-    private static final class Precompiled implements UnaryOperator<Letters> {
+    private static final class Precompiled implements Step {
         private static final int WHOLE = 6; // bytes of a cluster that is not looked up as a whole
 
         private final int[] trie;
@@ -167,7 +194,7 @@ final class Normalizers {
         }
 
         @Override
-        public Letters apply(Letters text) {
+        public Letters of(Letters text) {
             Changes parts = new Changes(text.size);
             Clusters clusters = new Clusters();
             boolean any = false;
@@ -238,7 +265,7 @@ final class Normalizers {
             while (texts[end] != 0) {
                 end++;
             }
-            return new String(texts, begin, end - begin, StandardCharsets.UTF_8).codePoints().toArray();
+            return Letters.codes(new String(texts, begin, end - begin, StandardCharsets.UTF_8));
         }
     }
 }

@@ -11,7 +11,6 @@ import java.util.Map;
 import java.util.PriorityQueue;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.function.UnaryOperator;
 
 /**
  * A tokenizer of subwords, see {@code keras_ctxrep.text.subwords}: SentencePiece's unigram model, or byte-level BPE.
@@ -24,7 +23,7 @@ final class Subwords extends Tokenizer {
     private static final int CACHED_LENGTH = 256; // letters of the longest of them
     private static final String[] CONTRACTIONS = {"s", "t", "re", "ve", "m", "ll", "d"};
 
-    private final UnaryOperator<Letters> normalizer;
+    private final Normalizers.Step normalizer;
     private final boolean whitespace; // whether a text is split at white space first
     private final String prefix; // when a word begins with a space, or null of a BPE
     private final boolean prefixed; // the same of a BPE
@@ -71,9 +70,13 @@ final class Subwords extends Tokenizer {
         List<String> pieces = new ArrayList<>();
         if (vocab instanceof Map) {
             pieces.addAll(Collections.nCopies(((Map<?, ?>) vocab).size(), ""));
-            ((Map<?, ?>) vocab).forEach((piece, id) -> pieces.set(((Number) id).intValue(), (String) piece));
+            for (Map.Entry<?, ?> entry : ((Map<?, ?>) vocab).entrySet()) {
+                pieces.set(((Number) entry.getValue()).intValue(), (String) entry.getKey());
+            }
         } else {
-            ((List<?>) vocab).forEach(entry -> pieces.add((String) ((List<?>) entry).get(0)));
+            for (Object entry : (List<?>) vocab) {
+                pieces.add((String) ((List<?>) entry).get(0));
+            }
         }
         return new Subwords(pieces, special, fields);
     }
@@ -102,7 +105,7 @@ final class Subwords extends Tokenizer {
     private Pieces encode(String text, boolean word) {
         Pieces pieces = new Pieces(text.length() / 2 + 4);
         int number = 0;
-        for (Letters letters : words(normalizer.apply(Letters.of(text)), word)) {
+        for (Letters letters : words(normalizer.of(Letters.of(text)), word)) {
             int[] parts = parts(letters);
             int begin = 0;
             int end = 0;
@@ -228,14 +231,18 @@ final class Subwords extends Tokenizer {
 
         Unigram(List<String> pieces, Set<Integer> hidden, Map<String, Object> model) {
             String[] read = pieces.toArray(new String[0]);
-            hidden.forEach(id -> read[id] = null);
+            for (int id : hidden) {
+                read[id] = null;
+            }
             table = new PieceTable(read);
             scores = new double[read.length];
             List<?> vocab = (List<?>) model.get("vocab");
+            double least = Double.POSITIVE_INFINITY;
             for (int id = 0; id < scores.length; id++) {
                 scores[id] = ((Number) ((List<?>) vocab.get(id)).get(1)).doubleValue();
+                least = Math.min(least, scores[id]);
             }
-            lowest = Arrays.stream(scores).min().getAsDouble();
+            lowest = least;
             unknown = ((Number) model.get("unk_id")).intValue();
             for (int value = 0; value < 256; value++) {
                 boolean fallback = Bundle.flag(model, "byte_fallback", false);
