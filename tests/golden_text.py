@@ -13,7 +13,7 @@ import random
 import struct
 import sys
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -160,9 +160,9 @@ def bpe() -> Subwords:
 
 
 def letters() -> Subwords:
-    """A unigram model of letters, which is not trained."""
-    pieces = (*SPECIAL, "▁", *"abcdefghijklmnopqrstuvwxyz")
-    scores = (*[0.0] * len(SPECIAL), *[-2.0] * 27)
+    """A unigram model of few letters, not trained, with equal sums, and a piece that is worse than an unknown letter."""
+    pieces = (*SPECIAL, "▁", "a", "b", "ab", "ba", "aa", "aab", "x", "xy")
+    scores = (*[0.0] * len(SPECIAL), -1.0, -2.0, -2.0, -4.0, -4.0, -4.0, -6.0, 10.5, -9.0)
     return Subwords("unigram", pieces, scores, unknown=SPECIAL.index("<unk>"), added=tuple(map(Added, range(5))))
 
 
@@ -181,13 +181,19 @@ LETTERS = (
     *"\u200d\u2028\u212b\u3000\u4e2d\uac00\ud7b0\ufb01\ufeff\U00016d63\U0001f1e9\U0001f1ea\U0001f468\U0001f600",
     "\U000e0041",
 )
+CLUSTERS = (  # longer than the accent behind their last letter, which would be lost
+    *("\u0915\u094d\u0915\u0300", "\u0915\u093c\u094d\u200d\u0915\u0300", "\u0915\u094d\u200c\u0915\u0300"),
+    *("\xa9\u200d\xa9\u0300", "\xa9\u0300\u200d\xa9\u0300", "\xa9\u200d\u0300\xa9\u0300"),
+    *("\u1100\u1161\u0300", "\uac00\u1161\u0300", "\uac01\u1161\u0300", "\u1161\u1161\u0300"),
+)
 
 
 def clusters(count: int) -> list[str]:
     """Random mixtures of `LETTERS`, and words of thousands of letters."""
     draw = random.Random(3)
     mixtures = ["".join(draw.choices(LETTERS, k=draw.choice((1, 2, 3, 5, 8, 14)))) for _ in range(count)]
-    return [*mixtures, "a" * 5000, "é" * 700 + " x", "'" * 300, "ab " * 2000]
+    mixtures += ["".join(draw.choices("abxy ", k=draw.choice((3, 8, 14)))) for _ in range(40)]
+    return [*mixtures, *CLUSTERS, "a" * 5000, "é" * 700 + " x", "'" * 300, "ab " * 2000]
 
 
 def variants() -> dict[str, Subwords]:
@@ -208,6 +214,7 @@ def variants() -> dict[str, Subwords]:
         "odd_steps": replace(unigram_of_bytes(), charsmap=mapped.charsmap, steps=steps["odd"], prefix="first"),
         "marked": replace(plain, steps=steps["marked"], prefix="first", whitespace=False),
         "first": replace(plain, steps=steps["first"], prefix="first", added=known),
+        "letters": letters(),
         "nfc": replace(bpe(), steps=("nfc",), add_prefix_space=True),
     }
 
@@ -230,14 +237,16 @@ def bundles() -> dict[str, Bundle]:
     }
 
 
-def write(folder: str | Path, count: int = 120) -> None:
-    """Writes the files; the same ones each time."""
+def write(folder: str | Path, count: int = 120, names: Collection[str] = ()) -> None:
+    """Writes the files of some texts by some tokenizers (default: all); the same ones each time."""
     for name, subwords in variants().items():
+        if names and name not in names:
+            continue
         own = Path(folder) / "pieces" / name
         own.mkdir(parents=True, exist_ok=True)
         (own / "tokenizer.json").write_text(json.dumps(json.loads(subwords.to_json())))
         tokenizer = SubwordTokenizer(subwords, ROBERTA_TOKENS)
-        each = [*texts()[:: TEXTS // count], *clusters(count)]
+        each = [*texts()[:: TEXTS // count], *clusters(min(count, 2000))]
         places = {"text": tokenizer, "word": tokenizer.of_words, "later": tokenizer.after_others}
         rows = [
             {"text": text, "place": place, "pieces": pieces}

@@ -79,17 +79,17 @@ def compared_subwords(run, folder):
     """How many texts were compared by each tokenizer, with no difference."""
     printed = run("subwords", folder / "pieces")
     counts = re.findall(r"^\w+: (\d+) texts, 0 differences$", printed, re.M)
-    assert len(counts) == len(list((folder / "pieces").iterdir())) > 5, printed
+    assert len(counts) == len(list((folder / "pieces").iterdir())) > 3, printed
     return [*map(int, counts)]
 
 
 @pytest.mark.slow
 def test_subwords_of_many_texts(run, tmp_path):
     """10,000 texts of many scripts, here and in Node, if it is installed."""
-    golden_text.write(tmp_path, golden_text.TEXTS)
-    assert min(compared_subwords(run, tmp_path)) > 40_000
+    golden_text.write(tmp_path, golden_text.TEXTS, (*golden_text.TOKENIZERS, "odd_steps"))
+    assert min(compared_subwords(run, tmp_path)) > 24_000
     if shutil.which("node"):
-        assert min(test_web.compared_subwords(tmp_path)) > 60_000
+        assert min(test_web.compared_subwords(tmp_path)) > 36_000
 
 
 @pytest.mark.trains

@@ -76,7 +76,7 @@ def compared_subwords(folder):
     command = ["node", str(Path(__file__).with_name("subword_golden.mjs")), str(folder / "pieces")]
     process = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     counts = re.findall(r"^\w+: (\d+) texts, 0 differences$", process.stdout, re.M)
-    assert len(counts) == len(list((folder / "pieces").iterdir())) > 5, process.stdout + process.stderr
+    assert len(counts) == len(list((folder / "pieces").iterdir())) > 3, process.stdout + process.stderr
     return [*map(int, counts)]
 
 
