@@ -327,6 +327,7 @@ def _piece_counts(bundle: Bundle, read: corpora.Read, corpus, options: EncoderDi
 def count_pieces(wordpiece: WordPiece, sentences: Sequence[str]) -> Counter[int]:
     """How often each piece, by its number, occurs in some sentences.
 
+    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
     >>> count_pieces(WordPiece([*SPECIAL_PIECES, "a", "##b"]), ["ab a", "b"])
     Counter({5: 2, 6: 1, 1: 1})
     """

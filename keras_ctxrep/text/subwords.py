@@ -19,9 +19,11 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isfinite
 from typing import Any, NamedTuple
 
-from tokenizers import Encoding, Tokenizer, decoders, pre_tokenizers
+import numpy as np
+from tokenizers import Encoding, Tokenizer, decoders, models, pre_tokenizers
 
 from keras_ctxrep.checks import printable, read_json
 from keras_ctxrep.text.tokens import Piece, SpecialTokens, encoded, strings
@@ -239,7 +241,8 @@ def _parse(options: _Options, special: Collection[str]) -> Subwords:
 def _unigram(model: _Options) -> tuple[list[str], list[float]]:
     entries = model.get("vocab", list, [])
     for index, entry in enumerate(entries):
-        if not (isinstance(entry, list) and [*map(type, entry)] in ([str, float], [str, int])):
+        whole = type(entry) is list and len(entry) == 2 and type(entry[0]) is str and type(entry[1]) in (float, int)
+        if not (whole and isfinite(entry[1])):
             raise ValueError(f"model.vocab[{index}]={printable(repr(entry), 60)}: a piece and its score are needed")
     pieces = [piece for piece, _ in entries]
     if len({*pieces}) < len(pieces):
@@ -320,11 +323,34 @@ def _steps(options: _Options) -> tuple[tuple[str, ...], bytes]:
                 part.refuse("precompiled_charsmap", "not base64")
             if not charsmap:
                 continue
+            if not _whole(charsmap):
+                part.refuse("precompiled_charsmap", "damaged")
         name = next((name for name, step in STEPS.items() if step == values), None)
         if name is None:
             raise ValueError(f"{part.path}={printable(json.dumps(part.values, ensure_ascii=False))}: not supported")
         steps.append(name)
     return tuple(steps), charsmap
+
+
+def _whole(charsmap: bytes) -> bool:
+    """Whether a precompiled map is one: no step through its double array, and no target, is outside of it.
+
+    https://github.com/s-yata/darts-clone: the bits of a unit are a label, whether a value follows, and an offset.
+    """
+    size = int.from_bytes(charsmap[:4], "little")
+    targets = np.frombuffer(charsmap, np.uint8)[4 + size :]
+    if not size or size % 1024 or 4 + size > len(charsmap):
+        return False
+    units = np.frombuffer(charsmap, "<u4", size // 4, 4).astype(np.int64)
+    next_units = np.arange(len(units)) ^ (units >> 10 << ((units & 512) >> 6))
+    steps = units >> 31 == 0  # others are values
+    if (next_units[steps] >= len(units)).any():  # all 256 that may follow are in one block
+        return False
+    places = units[next_units[steps & (units & 256 > 0)]] & 0x7FFFFFFF
+    if (places >= len(targets)).any() or targets[-1]:
+        return False
+    inside = targets[places] & 0xC0 == 0x80  # of a character
+    return not inside.any() and charsmap[4 + size :].decode("utf-8", "replace").count("\ufffd") == 0
 
 
 def _joined(parts: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | None:
@@ -360,13 +386,20 @@ Piece(id=7, start=4, end=5, word=2)]
         self.subwords, self.special_tokens, self.vocab = subwords, special_tokens, [*subwords.pieces]
         self.pad, self.unk, self.cls, self.sep, self.mask = (ids[piece] for piece in special_tokens.pieces)
         hidden = {each.id for each in subwords.added} if subwords.kind == "unigram" else set()
-        pieces = tuple("" if id in hidden else piece for id, piece in enumerate(subwords.pieces))
-        self._tokenizer = Tokenizer.from_str(replace(subwords, pieces=pieces, added=()).to_json())
+        pieces = ["" if id in hidden else piece for id, piece in enumerate(subwords.pieces)]
+        without = replace(subwords, pieces=("",), scores=(0.0,), merges=(), unknown=0, added=())
+        self._tokenizer = Tokenizer.from_str(without.to_json())
+        if subwords.kind == "unigram":
+            vocab = [*zip(pieces, subwords.scores, strict=True)]
+            self._tokenizer.model = models.Unigram(vocab, subwords.unknown, subwords.byte_fallback)
+        else:
+            self._tokenizer.model = models.BPE(ids, [*subwords.merges])
 
     @cached_property
     def of_words(self) -> "SubwordTokenizer":
         """The tokenizer of words that come split, of which each begins as it does within a text."""
-        return SubwordTokenizer(replace(self.subwords, prefix="always", add_prefix_space=True), self.special_tokens)
+        alone = replace(self.subwords, prefix="always", add_prefix_space=self.subwords.kind == "bpe")
+        return self if alone == self.subwords else SubwordTokenizer(alone, self.special_tokens)
 
     @cached_property
     def readable(self) -> list[str]:

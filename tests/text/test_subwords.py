@@ -97,6 +97,25 @@ def test_every_step_is_that_of_tokenizers():
         assert parse(tokenizer.to_str()).steps == (step,)
 
 
+def test_a_damaged_map_is_refused():
+    """Of 300 maps with other bytes those that are read do not end the process."""
+    draw, good = np.random.default_rng(0), golden_text.precompiled({"ﬁ": "fi", "½": "1⁄2", "ab": "é"})
+    base, read = replace(golden_text.unigram(), steps=("precompiled",)), 0
+    for _ in range(300):
+        damaged = bytearray(good[: len(good) - draw.integers(2)])
+        for place in draw.integers(0, len(damaged), 3):
+            damaged[place] = draw.integers(256)
+        text = replace(base, pieces=base.pieces[:9], scores=base.scores[:9], charsmap=bytes(damaged)).to_json()
+        try:
+            parse(text)
+        except ValueError as error:
+            assert str(error).endswith("damaged")
+            continue
+        read += 1
+        normalizers.Precompiled(bytes(damaged)).normalize_str("ﬁ½ab xyz é \x01\xff")
+    assert 0 < read < 300
+
+
 def changed(name, path, value):
     """The text of a golden tokenizer.json with another value."""
     content = json.loads(golden_text.TOKENIZERS[name]().to_json())
@@ -115,6 +134,8 @@ def changed(name, path, value):
         ("unigram", ("model", "vocab", 7), ["a"], r"model\.vocab\[7\]=\['a'\]: a piece and its score are needed"),
         ("unigram", ("model", "vocab", 7), ["<s>", 0.0], r"model\.vocab: '<s>' is there twice"),
         ("unigram", ("normalizer",), {"type": "NFD"}, r'normalizer=\{"type": "NFD"\}: not supported'),
+        ("unigram", ("normalizer", "precompiled_charsmap"), "AAAA", r"\.precompiled_charsmap='AAAA': damaged"),
+        ("unigram", ("model", "vocab", 7), ["a", 1e999], r"model\.vocab\[7\]=\['a', inf\]: a piece and its score"),
         ("unigram", ("normalizer", "precompiled_charsmap"), "?", r"normalizer\.precompiled_charsmap='\?': not base64"),
         ("unigram", ("pre_tokenizer", "pretokenizers", 1, "replacement"), "_", r"\[1\]\.replacement='_': "),
         ("unigram", ("pre_tokenizer",), {"type": "ByteLevel"}, "pre_tokenizer.type='ByteLevel': .Metaspace. is read"),
