@@ -19,6 +19,8 @@ and one of the first two.
 learned word embeddings, the static table that comes with the package, a frozen biLM, and it beside learned embeddings.
 With "context", "spans" and "pairs" the table of ELMo's gains is printed too, as table 1 of Peters et al. 2018 has them.
 "quantized": `--minilm` fine-tuned on fewer rows, and .tflite files of it; "int8" is calibrated on training rows.
+"base": an encoder of BERT-base's size (`--base`) fine-tuned, and its exports, "int8" calibrated on training rows, which
+answer one text at a time, in turn; with their bytes and the median time of a text.
 "students": bert_2_128_2, which begins with projected token vectors of the BERT that comes with the package, fine-tuned;
 `--minilm` fine-tuned; that small size distilled from it, with texts whose labels are the teacher's, further rows of
 SST-2 and the sentences of the roles for WNUT-17; and its int8 file.
@@ -111,6 +113,11 @@ PAIRS = {
 }
 QUANTIZED_ROWS = {"SST-2": 4000, "MRPC": 2000, "WNUT-17": 2000, "SQuAD": 2000}
 QUANTIZED = {name: replace(FINETUNED[name], rows=rows) for name, rows in QUANTIZED_ROWS.items()}
+BASE = {
+    "SST-2": Task("classify", ("accuracy",), 8000, 64, 32, 3e-5),
+    "MRPC": Task("classify", ("accuracy",), 4076, 128, 32, 5e-5, 3),
+    "STS-B": Task("regress", ("pearson",), 5749, 128, 32, 5e-5, 2),
+}
 STUDENTS = {
     "SST-2": Task("classify", ("accuracy",), 8000, 64, 32, 1e-3, 3),
     "WNUT-17": Task("tag", ("span_f1",), 3394, 128, 16, 1e-3, 6),
@@ -118,7 +125,7 @@ STUDENTS = {
 STUDENT, UNLABELLED, PLAIN_EPOCHS = "bert_2_128_2", 32000, 4  # rows at most; epochs times those of the distilled
 SETTINGS = {
     "finetuned": FINETUNED, "glue": GLUE, "pretrained": PRETRAINED, "context": CONTEXT, "spans": SPANS,
-    "students": STUDENTS, "quantized": QUANTIZED, "pairs": PAIRS,
+    "students": STUDENTS, "quantized": QUANTIZED, "pairs": PAIRS, "base": BASE,
 }  # fmt: skip
 ENGINES = {
     "finetuned": ("keras_ctxrep", "transformers"),
@@ -131,6 +138,7 @@ ENGINES = {
     "students": ("plain", "teacher", "distilled", "distilled, int8"),
     "quantized": ("Keras", "none", "dynamic", "int8"),
     "pairs": ("learned embeddings", "static table", "biLM, mix", "biLM, mix, and learned"),
+    "base": ("Keras", "SavedModel", "none", "dynamic", "int8"),
 }  # fmt: skip
 # the rows of table 1 of Peters et al. 2018, by sets that are like theirs, and the part of the error that ELMo removed
 SIX = {
@@ -298,6 +306,24 @@ def exported(task: Task, model: Path, form: str, rows: Path, test: Path) -> dict
     quantize.convert(model, file, form, calibrate=[rows] if form == "int8" else None)
     scores = recipes.score(file, test)
     return {"figures": {name: scores[name] for name in task.figures}, "bytes": file.stat().st_size}
+
+
+def beside_exports(task: Task, model: Path, rows: Path, test: Path) -> dict[str, dict]:
+    """What a model and its exports answer, one text at a time and in turn: engine -> its figure, bytes and time."""
+    from keras_ctxrep import recipes
+    from keras_ctxrep_tflite import quantize
+
+    model, *exports = (model.with_suffix(f".{name}") if name != "Keras" else model for name in ENGINES["base"])
+    recipes.export(model, exports[0], overwrite=True)
+    for file in exports[1:]:
+        form = file.suffix[1:]
+        quantize.convert(model, file, form, calibrate=[rows] if form == "int8" else None)
+    compared, _ = recipes.compare(model, exports, data=test)
+    about = ("bytes", "milliseconds", "agreement", "quality_interval")
+    return {
+        engine: {"figures": {task.figures[0]: row["quality"]}} | {name: row.get(name) for name in about}
+        for engine, row in zip(ENGINES["base"], compared, strict=True)
+    }
 
 
 def beginning(out: Path) -> str:
@@ -549,10 +575,22 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
         kwargs = {"teacher": teacher, "unlabelled": files["rest"], "keep": distilled, "dropout": 0.1}
         return ours(task, files["rows"], dev, test, made["start"], out, seed, **kwargs)
 
+    def of_base(engine: str, name: str, files: dict[str, Path], seed: int) -> dict:
+        model = folder / "models" / f"base-{name}-{seed}"
+        if (name, seed) not in made:
+            task, rows, test = BASE[name], files["rows"], files["test"]
+            kwargs = {"keep": model, "dropout": 0.1, "precision": "mixed_bfloat16"}
+            trained = ours(task, rows, files["few"], test, args.base, folder / "out", seed, **kwargs)
+            made[name, seed] = beside_exports(task, model, rows, test)
+            made[name, seed]["Keras"] = trained | made[name, seed]["Keras"]
+        return made[name, seed][engine]
+
     def run(engine: str, part: str, name: str, files: dict[str, Path], seed: int) -> dict:
         task, rows, test, out = SETTINGS[part][name], files["rows"], files["test"], folder / "out"
         if part == "students":
             return student(engine, name, files, seed)
+        if part == "base":
+            return of_base(engine, name, files, seed)
         if part == "pairs":
             encoder = {"learned embeddings": "words", "static table": STATIC}.get(engine, str(args.elmo))
             network: dict[str, Any] = {"stack": "bidaf" if task.kind == "answer" else "esim", "units": 100}
@@ -604,6 +642,8 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
                 files = {"rows": rows, "dev": dev, "test": test, "few": few, "rest": rest}
                 for engine in ENGINES[part]:
                     if (engine in ("BERT", "MiniLM") or part in ("glue", "quantized", "students")) and not args.minilm:
+                        continue
+                    if part == "base" and not args.base:
                         continue
                     if (part, engine) == ("pretrained", "static table") and name not in SINGLE_TEXTS:
                         continue
@@ -680,6 +720,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, metavar="FOLDER")
     parser.add_argument("--minilm", metavar="FOLDER", help="a model folder of a small BERT")
+    parser.add_argument("--base", metavar="FOLDER", help="a model folder of an encoder of BERT-base's size")
     parser.add_argument("--original", metavar="FOLDER", help="the same as it was published, for transformers")
     parser.add_argument(
         "--elmo", metavar="FOLDER", default=ELMO, help="a model folder of a biLM (default: the shipped one)"

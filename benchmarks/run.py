@@ -107,6 +107,7 @@ BENCHMARKS = {
     "encoding lengths": Benchmark("encoding.py lengths", "--quick"),
     "first_calls": Benchmark("first_calls.py", "import help glove_50/6b --rounds 1"),
     "first_training": Benchmark("first_training.py", "--encoder static_128/books_wiki_en --rounds 1"),
+    "gpu": Benchmark("gpu.py", "--quick --rounds 1 --only step biLM", full=None, why="needs a GPU"),
     "graph_text": Benchmark("graph_text.py", "--count 30 --every 500", data=f"--texts {TEXT}"),
     "kills": Benchmark(f"kills.py --corpus {TEXT}", "--only prepare --kills 1", needs=("data",)),
     "kserve_server": Benchmark(

@@ -50,7 +50,7 @@ print(rows[0]["question"], "|", rows[0]["answers"][0]["text"])
 
 # %%
 answerer = ctx.finetune(
-    columns, dev=0.1, encoder="bert_3_384_12/books_wiki_en", task="answer", epochs=5, max_length=64, learning_rate=3e-4
+    columns, dev=0.1, encoder="bert_6_384_12/books_wiki_en", task="answer", epochs=5, max_length=64, learning_rate=3e-4
 )
 
 # %%
@@ -72,6 +72,6 @@ for question, answer in zip(questions, answerer.predict(questions, 3 * [text]), 
 # answerer:
 #
 # ```sh
-# ctxrep index text.txt --encoder bert_3_384_12/books_wiki_en --passages 100 --out passages
+# ctxrep index text.txt --encoder bert_6_384_12/books_wiki_en --passages 100 --out passages
 # ctxrep ask passages "Where does Olga live?" --reader answerer
 # ```

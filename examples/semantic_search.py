@@ -17,7 +17,7 @@ texts = [
     "The telescope found a planet around a distant star.",
     "Their team lost the final in the last minute.",
 ]
-model = ctx.load("bert_3_384_12/books_wiki_en")
+model = ctx.load("bert_6_384_12/books_wiki_en")
 index = ctx.Index.of_texts(texts, model)
 for query in ["loans get more expensive", "classical music", "astronomers made a discovery", "a football match"]:
     print(query, "->", index.search([query], top=1)[0][0].text)

@@ -28,7 +28,7 @@ print(frame.shape, train.good.nunique())
 # ```
 
 # %%
-loaded = ctx.load("bert_3_384_12/books_wiki_en")
+loaded = ctx.load("bert_6_384_12/books_wiki_en")
 keras.utils.set_random_seed(0)
 network = heads.classify(loaded.encoder.keras_model, classes=2)
 network.compile(

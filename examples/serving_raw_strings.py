@@ -8,7 +8,7 @@ import keras_ctxrep as ctx
 
 texts = ["rain and snow", "wind, then fog", "bread and butter", "soup with onions"] * 8
 labels = ["weather", "weather", "kitchen", "kitchen"] * 8
-topics = ctx.finetune((texts, labels), dev=0.25, encoder="bert_3_384_12/books_wiki_en", epochs=6)
+topics = ctx.finetune((texts, labels), dev=0.25, encoder="bert_6_384_12/books_wiki_en", epochs=6)
 version = topics.export("serving/topics")
 print(version)
 

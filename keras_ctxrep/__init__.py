@@ -2,7 +2,7 @@
 
     import keras_ctxrep as ctx
 
-    model = ctx.load("bert_3_384_12/books_wiki_en")
+    model = ctx.load("bert_6_384_12/books_wiki_en")
     vectors = model.encode(["The bank of the river", "The bank robbed him"])
     classifier = ctx.finetune((texts, labels), dev=0.1, encoder=model, task="classify")
 

@@ -24,7 +24,7 @@ Report = Callable[[dict], None]
 def finetune(
     data: Any,
     dev: Any = 0.1,
-    encoder: "str | Path | Model" = "bert_3_384_12/books_wiki_en",
+    encoder: "str | Path | Model" = "bert_6_384_12/books_wiki_en",
     task: str = "classify",
     out: str | Path | None = None,
     report: Report | None = None,

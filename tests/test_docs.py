@@ -36,7 +36,7 @@ REFERENCE = re.compile(r"^(?:   |\.\. automodule:: )(keras_ctxrep\S*)$", re.MULT
 BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # Every block of these languages runs, but for those in this table: (page, how the block begins) -> why not
 CODE = ("sh", "bash", "python")
-PUBLISHED = "bert_3_384_12/books_wiki_en"
+PUBLISHED = ("bert_3_384_12/books_wiki_en", "bert_6_384_12/books_wiki_en")
 PUBLISHED_ON = ("README.md", "docs/tutorials/own_data.md", "docs/how-to/tasks/distill.md")
 REASONS = {
     ("README.md", "# in a checkout of the repository"): "needs a package index",
@@ -251,13 +251,13 @@ def test_the_program_in_cpp(tmp_path):
 def command(line: str, page: str) -> list[str]:
     """The arguments of a line of shell, with two steps of small batches; what is piped to it comes from a file.
 
-    The published encoder is that of the pages in `PUBLISHED_ON`; the other pages' commands take a tiny one.
+    The published encoders are those of the pages in `PUBLISHED_ON`; the other pages' commands take a tiny one.
     """
     piped, _, called = line.split(" #")[0].rpartition("|")
     name, *argv = shlex.split(called)
     assert name == "ctxrep", line
     if page not in PUBLISHED_ON:
-        argv = ["encoder" if argument == PUBLISHED else argument for argument in argv]
+        argv = ["encoder" if argument in PUBLISHED else argument for argument in argv]
     for flag in {"--minutes", "--epochs"} & {*argv}:
         at = argv.index(flag)
         argv[at : at + 2] = ["--steps", "60" if "translate" in argv else "2"]  # else a speller writes nothing

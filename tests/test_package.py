@@ -134,6 +134,9 @@ def test_the_edge_predicts_in_a_bare_environment(python, wheel, tflite_files, mo
     assert json.loads(process.stdout)["label"] == "music" and process.stderr == ""
     process = subprocess.run([tmp_path / "venv" / "bin" / "ctxrep", "zoo", "list"], **options)
     assert "bert_3_384_12/books_wiki_en" in process.stdout and process.stderr == ""
+    ask = "import keras_ctxrep as ctx; print(ctx.load('sentiment_en')('A charming film.')['label'])"
+    process = subprocess.run([python, "-c", ask], **options)  # a model of the package, not a .tflite file
+    assert process.stdout == "positive\n", process.stderr[-2000:]
     # what needs TensorFlow says in one line what to install
     command = [tmp_path / "venv" / "bin" / "ctxrep", "score", str(models / "elmo" / "classifier"), "--data", files[0]]
     process = subprocess.run(command, **options)
