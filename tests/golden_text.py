@@ -160,7 +160,7 @@ def bpe() -> Subwords:
 
 
 def letters() -> Subwords:
-    """A unigram model of few letters, not trained, with equal sums, and a piece that is worse than an unknown letter."""
+    """A unigram model of few letters, not trained, with equal sums, and a piece worse than an unknown letter."""
     pieces = (*SPECIAL, "▁", "a", "b", "ab", "ba", "aa", "aab", "x", "xy")
     scores = (*[0.0] * len(SPECIAL), -1.0, -2.0, -2.0, -4.0, -4.0, -4.0, -6.0, 10.5, -9.0)
     return Subwords("unigram", pieces, scores, unknown=SPECIAL.index("<unk>"), added=tuple(map(Added, range(5))))
@@ -246,11 +246,12 @@ def write(folder: str | Path, count: int = 120, names: Collection[str] = ()) -> 
         own.mkdir(parents=True, exist_ok=True)
         (own / "tokenizer.json").write_text(json.dumps(json.loads(subwords.to_json())))
         tokenizer = SubwordTokenizer(subwords, ROBERTA_TOKENS)
-        each = [*texts()[:: TEXTS // count], *clusters(min(count, 2000))]
+        mixtures = clusters(min(count, 2000))
         places = {"text": tokenizer, "word": tokenizer.of_words, "later": tokenizer.after_others}
         rows = [
             {"text": text, "place": place, "pieces": pieces}
             for place, kind in places.items()
+            for each in ([*texts()[:: TEXTS // count], *mixtures] if place == "text" else mixtures,)
             for text, pieces in zip(each, kind.encode_batch(each), strict=True)
         ]
         golden.write_lines(own / "pieces.jsonl", rows)
