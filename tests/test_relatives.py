@@ -1,5 +1,6 @@
 """What works with a BERT works with its relatives: tasks, engines, low-rank updates, distillation, pictures."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.tokens import SpecialTokens
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import quantize
-from tests import tiny
+from tests import golden_text, tiny
 
 every_relative = pytest.mark.parametrize("family", tiny.RELATIVES)
 TEXTS, PAIRS = ["the cat fell", "she", "rain a b"], ["rain fell .", "a b c d e f g h the cat", "中"]
@@ -59,6 +60,34 @@ def test_fine_tuned_with_low_rank_updates(family, tmp_path):
             assert np.array_equal(first, second)
     changed = [model.get_layer("layer_1").get_weights()[0] for model in (before.model, tuned.model)]
     assert not np.array_equal(*changed)
+
+
+@pytest.mark.trains
+@pytest.mark.parametrize("name", ["unigram", "bpe"])
+def test_tasks_over_subwords(name, tmp_path):
+    """A tagger and an answerer over a tokenizer.json: spans are of the text, in Keras and in a .tflite file."""
+    subwords = golden_text.TOKENIZERS[name]()
+    fields = {"vocab": subwords.pieces, "tokenizer": subwords.to_json(), "max_length": 32}
+    encoder = tiny.save(tmp_path / "e", tiny.bundle("embed", "roberta", **fields))
+    data = [["The", "quick", "fox", ","], ["Søren", "wrote"]] * 4, [["O", "B-X", "I-X", "O"], ["B-X", "O"]] * 4
+    recipes.finetune(data, data, encoder, tmp_path / "tagger", task="tag", steps=1, batch_size=4, lora=2)
+    tagger = ctx.load(tmp_path / "tagger", engine="keras")
+    words = [word["word"] for word in tagger.predict(["The  quick fox\nran"])[0]["words"]]
+    assert words == ["The", "quick", "fox", "ran"]
+    file = quantize.convert(tmp_path / "tagger", tmp_path / "m.tflite", lengths=[32])
+    answers = [model.predict(["The quick fox ran"])[0]["words"] for model in (tagger, ctx.load(file))]
+    assert [word["label"] for word in answers[0]] == [word["label"] for word in answers[1]]
+    row = {
+        "question": "where?",
+        "context": "Søren wrote  it in København",
+        "answers": [{"text": "København", "start": 19}],
+    }
+    (tmp_path / "data.jsonl").write_text(f"{json.dumps(row)}\n" * 8)
+    options = {"task": "answer", "steps": 40, "batch_size": 8, "learning_rate": 0.01}
+    recipes.finetune(tmp_path / "data.jsonl", tmp_path / "data.jsonl", encoder, tmp_path / "answerer", **options)
+    answerer = ctx.load(tmp_path / "answerer", engine="keras")
+    (answer,) = answerer.predict([row["question"]], [row["context"]])
+    assert (answer["answer"], answer["start"]) == ("København", 19)
 
 
 @every_relative

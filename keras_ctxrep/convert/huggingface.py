@@ -30,7 +30,7 @@ from keras_ctxrep.models.families import FAMILIES, Family
 from keras_ctxrep.models.transformer import Config, Layout
 from keras_ctxrep.text.artifacts import TOKENIZER, VOCAB
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.subwords import ROBERTA_TOKENS, Subwords, SubwordTokenizer, parse
+from keras_ctxrep.text.subwords import ROBERTA_TOKENS, Subwords, parse
 from keras_ctxrep.text.tokens import SpecialTokens, read_vocab, vocab_text
 
 __all__ = ["read", "weight_map", "write"]
@@ -529,16 +529,13 @@ def _preparation(folder: Path, model: SourceOptions, config: Config, layout: Lay
     max_length = int(min(longest, config.max_positions))
     special = _special_tokens(options, ROBERTA_TOKENS if subwords else layout.special_tokens)
     if subwords:
-        _warn_of_added_tokens(folder, tokenizer, options, special)
+        special = replace(special, separators=_separators(tokenizer) or special.separators)
         rows, pieces = config.vocabulary_size, len(subwords.pieces)
         if pieces > rows:
             raise ValueError(f"{folder}: its tokenizer has {pieces:,} pieces, and the embedding {rows:,} rows")
-        if _pair_markers(tokenizer) is not None:
-            special = replace(special, separators=_pair_markers(tokenizer))
-        try:
-            SubwordTokenizer(subwords, special)
-        except ValueError as error:
-            raise ValueError(f"{folder}: {error}") from None
+        if missing := [piece for piece in special.pieces if piece not in subwords.pieces]:
+            raise ValueError(f"{folder}: its tokenizer has no piece {', '.join(missing)}, of the special tokens")
+        _warn_of_added_tokens(folder, tokenizer, options, special)
         fields = {"vocab": subwords.pieces, "tokenizer": subwords.to_json(), "lowercase": "lowercase" in subwords.steps}
         return fields | {"special_tokens": special, "max_length": max_length}
     if exists[VOCAB]:
@@ -594,18 +591,24 @@ def _subwords(
     if all((folder / name).is_file() for name in BPE):
         vocab, merges = (regular(folder / name) for name in BPE)
         values = SourceOptions(vocab).values
-        return subword_files.merges(values, merges.read_text("utf-8"), folder, special.pieces, bool(prefix))
+        return subword_files.merges(
+            values, merges.read_bytes().decode("utf-8", "replace"), folder, special.pieces, bool(prefix)
+        )
     return None
 
 
-def _pair_markers(tokenizer: SourceOptions) -> int | None:
+def _separators(tokenizer: SourceOptions) -> int | None:
     """The separators between the texts of a pair, as tokenizer.json marks them; None: it does not say so."""
-    kind = tokenizer.get("post_processor.type", str, default=None)
-    pair = tokenizer.get("post_processor.pair", list, default=[])
-    parts = [next(iter(part.values())).get("id") for part in pair]
-    if kind == "TemplateProcessing" and "A" in parts and "B" in parts:
-        return min(2, max(1, parts.index("B") - parts.index("A") - 1))
-    return {"RobertaProcessing": 2, "BertProcessing": 1}.get(str(kind))
+    whole = tokenizer.get("post_processor", dict, default={})
+    found = None
+    for part in SourceOptions(tokenizer.source, whole).get("processors", list, default=[whole]):
+        processor = SourceOptions(tokenizer.source, part if isinstance(part, dict) else {})
+        found = {"RobertaProcessing": 2, "BertProcessing": 1}.get(processor.get("type", str, default=""), found)
+        entries = [entry for entry in processor.get("pair", list, default=[]) if isinstance(entry, dict)]
+        ids = [token.get("id") for entry in entries for token in entry.values() if isinstance(token, dict)]
+        if "A" in ids and "B" in ids:
+            found = min(2, max(1, ids.index("B") - ids.index("A") - 1))
+    return found
 
 
 def _special_tokens(options: SourceOptions, own: SpecialTokens) -> SpecialTokens:

@@ -81,4 +81,4 @@ def _best(logits: np.ndarray, vocab: Sequence[str], top: int) -> list[Filling]:
     """The pieces with the largest logits, and their softmax."""
     probabilities = softmax(logits)
     best = np.argsort(-probabilities, kind="stable")[:top]
-    return [Filling(vocab[number], float(probabilities[number])) for number in best]
+    return [Filling(vocab[int(number)], float(probabilities[number])) for number in best]

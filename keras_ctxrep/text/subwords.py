@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer, decoders, models, pre_tokenizers
@@ -169,7 +169,7 @@ class _Options:
             self.refuse(key, f"{' or '.join(json.dumps(each, ensure_ascii=False) for each in allowed)} is read")
         return value
 
-    def refuse(self, key: str, why: str) -> None:
+    def refuse(self, key: str, why: str) -> NoReturn:
         path = f"{self.path}.{key}".lstrip(".")
         raise ValueError(f"{path}={printable(repr(self.values.get(key)), 60)}: {why}")
 
@@ -261,7 +261,7 @@ def _bpe(model: _Options) -> list[str]:
     ):
         model.only(key, *allowed)
     ids = model.get("vocab", dict, {})
-    pieces = sorted(ids, key=lambda piece: (str(type(ids[piece])), ids[piece]))
+    pieces = sorted(ids, key=lambda piece: ids[piece] if type(ids[piece]) is int else -1)
     if [ids[piece] for piece in pieces] != [*range(len(pieces))]:
         raise ValueError(
             f"model.vocab: the ids of its {len(pieces):,} pieces are not 0 to {len(pieces) - 1:,}, each once"

@@ -80,6 +80,17 @@ def test_vocab_and_merges(folder):
         huggingface.read(hub)
 
 
+def test_separators_are_those_of_the_folder(tmp_path):
+    for name in ("unigram", "bpe"):
+        bundle = bundle_of(name, special_tokens=replace(ROBERTA_TOKENS, separators=1))
+        huggingface.write(tmp_path / name, saving.build(bundle), bundle)
+        assert huggingface.read(tmp_path / name)[1].special_tokens.separators == 1
+    content = json.loads((tmp_path / "bpe" / "tokenizer.json").read_text())
+    for processor in ({"type": "RobertaProcessing"}, None, {"pair": [1, {"A": 2}]}, {"processors": [7]}):
+        (tmp_path / "bpe" / "tokenizer.json").write_text(json.dumps(content | {"post_processor": processor}))
+        assert huggingface.read(tmp_path / "bpe")[1].special_tokens.separators == 2
+
+
 def trained(**options):
     """A model of SentencePiece."""
     library = pytest.importorskip("sentencepiece")
@@ -138,6 +149,11 @@ def test_refusals(folder, tmp_path):
     content["model"]["vocab"].append(["more", -1.0])
     (hub / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match="its tokenizer has 1,501 pieces, and the embedding 1,500 rows"):
+        huggingface.read(hub)
+    (hub / "tokenizer_config.json").write_text(json.dumps({"cls_token": "[CLS]"}))
+    content["model"]["vocab"].pop()
+    (hub / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"hub: its tokenizer has no piece \[CLS\], of the special tokens"):
         huggingface.read(hub)
     content["model"]["type"] = "WordLevel"
     (hub / "tokenizer.json").write_text(json.dumps(content))

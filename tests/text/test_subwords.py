@@ -143,6 +143,7 @@ def changed(name, path, value):
         ("bpe", ("model", "dropout"), 0.1, r"model\.dropout=0\.1: null is read"),
         ("bpe", ("model", "ignore_merges"), True, r"model\.ignore_merges=True: null or false is read"),
         ("bpe", ("model", "merges", 0), ["a"], r"model\.merges\[0\]=\['a'\]: two pieces are needed that make a third"),
+        ("bpe", ("model", "vocab", "!"), {}, r"model\.vocab: the ids of its 1,500 pieces are not 0 to 1,499"),
         ("bpe", ("model", "vocab", "!"), 9999, r"model\.vocab: the ids of its 1,500 pieces are not 0 to 1,499"),
         ("bpe", ("pre_tokenizer", "use_regex"), False, r"pre_tokenizer\.use_regex=False: null or true is read"),
     ],
