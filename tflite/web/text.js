@@ -395,7 +395,7 @@ export class WordPieces {
     const pieces = [];
     const starts = words.map((word) => {
       const start = pieces.length + 1;
-      pieces.push(...this.tokenizer.pieces(word, "word"));
+      for (const piece of this.tokenizer.pieces(word, "word")) pieces.push(piece);
       return pieces.length >= start ? start : null;
     });
     return { pieces, starts, words: null };

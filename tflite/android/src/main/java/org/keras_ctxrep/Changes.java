@@ -35,6 +35,27 @@ final class Changes {
         }
     }
 
+    /** Sorts those from a place on by their combining classes; those of one class stay in their order. */
+    void order(int from) {
+        if (size - from < 2) {
+            return;
+        }
+        int[] places = new int[257]; // combining classes are 1 to 254
+        for (int i = from; i < size; i++) {
+            places[Characters.combiningClass(codes[i]) + 1]++;
+        }
+        for (int i = 1; i < places.length; i++) {
+            places[i] += places[i - 1];
+        }
+        int[] before = Arrays.copyOfRange(codes, from, size);
+        int[] changed = Arrays.copyOfRange(changes, from, size);
+        for (int i = 0; i < before.length; i++) {
+            int place = from + places[Characters.combiningClass(before[i])]++;
+            codes[place] = before[i];
+            changes[place] = changed[i];
+        }
+    }
+
     /** The changed text with the spans that {@code tokenizers} gives: those of the letters before, in their order. */
     Letters of(Letters text) {
         Letters changed = new Letters(size);

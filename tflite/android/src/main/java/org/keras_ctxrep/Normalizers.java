@@ -136,7 +136,7 @@ final class Normalizers {
     /** The normal form D or KD of a text. */
     private static Changes decomposed(Letters text, boolean compatible) {
         Changes parts = new Changes(text.size);
-        int first = 0; // of the parts that canonical ordering may still move
+        int first = 0; // of the parts that canonical ordering may move
         for (int i = 0; i < text.size; i++) {
             int code = text.codes[i];
             int flags = Characters.flags(code);
@@ -144,21 +144,14 @@ final class Normalizers {
             String string = canonical == null ? new String(text.codes, i, 1) : canonical;
             int[] codes = Letters.codes(compatible ? compatible(string) : string);
             for (int j = 0; j < codes.length; j++) {
-                int order = Characters.combiningClass(codes[j]);
-                int place = parts.size;
-                parts.add(codes[j], Math.min(j, 1));
-                for (; order > 0 && place > first; place--) {
-                    if (Characters.combiningClass(parts.codes[place - 1]) <= order) {
-                        break;
-                    }
-                    parts.codes[place] = parts.codes[place - 1];
-                    parts.changes[place] = parts.changes[place - 1];
+                if (Characters.combiningClass(codes[j]) == 0) {
+                    parts.order(first);
+                    first = parts.size + 1;
                 }
-                parts.codes[place] = codes[j];
-                parts.changes[place] = Math.min(j, 1);
-                first = order == 0 ? parts.size : first;
+                parts.add(codes[j], Math.min(j, 1));
             }
         }
+        parts.order(first);
         return parts;
     }
 
