@@ -225,7 +225,7 @@ def bundles() -> dict[str, Bundle]:
     def bundle(family: str, subwords: Subwords, task: str, labels=(), pair: bool = False, **settings) -> Bundle:
         fields = tasks.bundle_fields(task, pair, **settings)
         fields |= {"vocab": subwords.pieces, "tokenizer": subwords.to_json(), "special_tokens": ROBERTA_TOKENS}
-        return Bundle(family, config={"heads": 1}, max_length=24, labels=labels, **fields)
+        return Bundle(family, config={"heads": 1, "units": "pieces"}, max_length=24, labels=labels, **fields)
 
     return {
         "roberta_tag": bundle("roberta", bpe(), "tag", golden.SPANS),
@@ -233,6 +233,8 @@ def bundles() -> dict[str, Bundle]:
         "xlm_r_tag": bundle("roberta", unigram(), "tag", golden.PARTS),
         "xlm_r_pairs": bundle("roberta", unigram(), "multilabel", ("x", "y"), pair=True),
         "bert_windows": bundle("bert", unigram_of_bytes(), "classify", ("no", "yes"), windows="max", stride=12),
+        "gpt2_embed": bundle("lm", bpe(), "embed"),
+        "gpt2_windows": bundle("lm", bpe(), "regress", windows="mean", stride=12),
         "bert_embed": bundle("bert", variants()["marked"], "embed"),
     }
 

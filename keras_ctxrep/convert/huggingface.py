@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from keras_ctxrep.atomic import atomic_folder
 from keras_ctxrep.checks import first_line, of_kind, printable, read_json, regular, warn
 from keras_ctxrep.convert import bert as common
-from keras_ctxrep.convert import layouts, subword_files
+from keras_ctxrep.convert import gpt2, layouts, subword_files
 from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS, Architecture
 from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import StoredTensor, Tensor, arrays, listed, package
@@ -102,6 +102,8 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
         problem = f"no {OPTIONS} in it; a Hugging Face folder has one" if folder.is_dir() else "no such folder"
         raise ValueError(f"{folder}: {problem}")
     options = SourceOptions(folder / OPTIONS)
+    if options.get("model_type", str, default=None) == "gpt2":
+        return _gpt2(folder, options)
     family = _family(options)
     layout = of_kind(family.layout, Layout)
     weights, stored = _tensors(folder)
@@ -233,6 +235,19 @@ def weight_map(
         parts = ("pooler", "classifier")
     heads = [layer for part in common.LAYERS for layer in common.LAYERS[part] if part in parts]
     return layouts.weight_map(config, replace(layout, names=names), heads, classes, prefix, old_norms)
+
+
+def _gpt2(folder: Path, options: SourceOptions) -> tuple[keras.Model, Bundle]:
+    """The language model in a folder of GPT-2."""
+    weights, stored = _tensors(folder)
+    tokenizer, settings = (
+        SourceOptions(folder / name, None if (folder / name).is_file() else {})
+        for name in (TOKENIZER, TOKENIZER_OPTIONS)
+    )
+    subwords = _subwords(folder, tokenizer, settings, options, (gpt2.END,))
+    if subwords is None or subwords.kind != "bpe":
+        raise ValueError(f"{folder}: no byte-level BPE in it, a {TOKENIZER}, or {' and '.join(BPE)}")
+    return gpt2.read(options, stored, weights, subwords)
 
 
 @cache
@@ -517,7 +532,7 @@ def _preparation(folder: Path, model: SourceOptions, config: Config, layout: Lay
     tokenizer_class = options.get("tokenizer_class", str, default=None)
     own = f"{layout.classes}Tokenizer", f"{layout.classes}TokenizerFast"
     tokenizer = SourceOptions(paths[TOKENIZER], None if exists[TOKENIZER] else {})
-    subwords = _subwords(folder, tokenizer, options, layout, model)
+    subwords = _subwords(folder, tokenizer, options, model, _special_tokens(options, ROBERTA_TOKENS).pieces)
     known = (*own, *TOKENIZERS, *(SUBWORD_TOKENIZERS if subwords else ()))
     kind = tokenizer_class or model.get("tokenizer_class", str, default=own[0])  # the order of `transformers`
     if kind not in known:
@@ -574,13 +589,12 @@ def _preparation(folder: Path, model: SourceOptions, config: Config, layout: Lay
 
 
 def _subwords(
-    folder: Path, tokenizer: SourceOptions, options: SourceOptions, layout: Layout, model: SourceOptions
+    folder: Path, tokenizer: SourceOptions, options: SourceOptions, model: SourceOptions, special: Sequence[str]
 ) -> Subwords | None:
-    """The tokenizer of a folder that has one other than WordPiece."""
-    special = _special_tokens(options, ROBERTA_TOKENS)
+    """The tokenizer of a folder that has one other than WordPiece, of which `special` are never made of text."""
     prefix = options.get("add_prefix_space", bool, default=None)
     if tokenizer.get("model.type", str, default=None) in ("Unigram", "BPE"):
-        subwords = parse(tokenizer.values, tokenizer.source, special.pieces)
+        subwords = parse(tokenizer.values, tokenizer.source, special)
         return subwords if prefix is None else replace(subwords, add_prefix_space=prefix and subwords.kind == "bpe")
     if tokenizer.values or (folder / VOCAB).is_file():
         return None
@@ -592,7 +606,7 @@ def _subwords(
         vocab, merges = (regular(folder / name) for name in BPE)
         values = SourceOptions(vocab).values
         return subword_files.merges(
-            values, merges.read_bytes().decode("utf-8", "replace"), folder, special.pieces, bool(prefix)
+            values, merges.read_bytes().decode("utf-8", "replace"), folder, special, bool(prefix)
         )
     return None
 

@@ -65,7 +65,7 @@ class Generator:
     def _strings(self, prompt: str, tokens: Iterator[int]) -> Iterator[str]:
         before = self.features.prompt(prompt)[-1]
         for number, text in enumerate(self.features.strings(tokens, before)):
-            spaced = number == 0 and prompt[-1:].isspace() and self.features.units != "characters"
+            spaced = number == 0 and prompt[-1:].isspace() and self.features.units in ("words", "pieces")
             yield text.removeprefix(" ") if spaced else text
 
     def _tokens(self, prompts: Sequence[str], options: Generation) -> Iterator[list[int]]:

@@ -163,6 +163,7 @@ class CausalTransformerBlock(TransformerBlock):
     Args:
         heads, intermediate, dropout, attention_dropout, activation, epsilon, initializer_range: as of
             `TransformerBlock`.
+        rotary: without, the positions are in the vectors that are read, as in GPT-2.
 
     Call:
         x: float32 (B, T, D).
@@ -178,6 +179,12 @@ class CausalTransformerBlock(TransformerBlock):
     >>> x.shape, past.shape
     (TensorShape([1, 3, 4]), TensorShape([1, 5, 8]))
     """
+
+    fields = (*TransformerBlock.fields, "rotary")
+
+    def __init__(self, heads: int, intermediate: int, *args, rotary: bool = True, **kwargs):
+        super().__init__(heads, intermediate, *args, **kwargs)
+        self.rotary = rotary
 
     def call(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, x, mask, past=None, count=None, context=None, training=None
@@ -217,6 +224,8 @@ class CausalTransformerBlock(TransformerBlock):
 
     def _rotate(self, x, positions, scale=1.0):
         """Rotary positions: (a, b) -> (a cos - b sin, b cos + a sin) of the angles t / 10000^(2i / size), scaled."""
+        if not self.rotary:
+            return x * scale
         half = x.shape[-1] // 2
         frequencies = 10000.0 ** (-np.arange(half, dtype="float32") / half)
         angles = ops.cast(positions, "float32")[:, None] * frequencies  # (T, half)
@@ -226,7 +235,7 @@ class CausalTransformerBlock(TransformerBlock):
 
     def build(self, input_shape) -> None:
         super().build(input_shape)
-        if (input_shape[-1] // self.heads) % 2:
+        if self.rotary and (input_shape[-1] // self.heads) % 2:
             raise ValueError(f"heads={self.heads}: heads of odd width {input_shape[-1] // self.heads} have no halves")
 
     def compute_output_spec(self, x, mask, past=None, count=None, context=None, training=None) -> Any:

@@ -279,6 +279,7 @@ class PositionEmbedding(Configured, keras.layers.Layer):
 
     Call:
         x: float32 (B, T, D).
+        count: int32 (B, 1), the tokens before x; those for which there is no vector have the last one.
 
     Returns: float32 (B, T, D).
 
@@ -299,7 +300,10 @@ class PositionEmbedding(Configured, keras.layers.Layer):
         start = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
         self.table = self.add_weight(name="table", shape=(self.positions, input_shape[-1]), initializer=start)
 
-    def call(self, x) -> Any:
+    def call(self, x, count=None) -> Any:
+        if count is not None:
+            places = ops.minimum(ops.arange(ops.shape(x)[1], dtype="int32")[None] + count, self.positions - 1)
+            return x + ops.take(self.table, places, axis=0)
         length = x.shape[1]
         if length is None and keras.backend.backend() == "tensorflow":
             import tensorflow as tf
@@ -313,8 +317,8 @@ class PositionEmbedding(Configured, keras.layers.Layer):
             raise ValueError(f"an input of {length} tokens; this model has positions for {self.positions}")
         return x + self.table[:length]
 
-    def compute_output_shape(self, input_shape) -> Any:
-        return input_shape
+    def compute_output_spec(self, x, count=None) -> Any:
+        return keras.KerasTensor(x.shape, self.compute_dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

@@ -22,16 +22,19 @@ from keras_ctxrep.layers import (
     GatedConvolution,
     MaskedPooling,
     NgramContext,
+    PositionEmbedding,
     ProjectedLSTM,
     TiedSoftmax,
     VocabularySoftmax,
     ZeroPadding,
 )
+from keras_ctxrep.layers.transformer import ACTIVATIONS
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.text.units import UNITS
 
 __all__ = ["KINDS", "SIZES", "Config", "encoder", "language_model", "state_size"]
 
+POSITIONS = ("rotary", "learned")
 KINDS = ("ngram", "rnn", "gru", "lstm", "convolution", "transformer")
 
 
@@ -56,6 +59,8 @@ class Config:
     heads: Size = 4  # transformer
     intermediate: Size = 800  # transformer: width of the feed-forward layer; ngram: of the hidden layer
     context: Annotated[int, Range(1, 1 << 16)] = 128  # transformer: tokens before each that it attends to
+    positions: Annotated[str, Range(choices=POSITIONS)] = "rotary"  # transformer; "learned": of `context` + 1, as GPT-2
+    activation: Annotated[str, Range(choices=tuple(ACTIVATIONS))] = "gelu"  # transformer
     vocabulary_size: Size | None = None  # of an encoder: rows of the table of tokens; of a language model the bundle's
 
     def __post_init__(self):
@@ -301,20 +306,24 @@ def _add(config: Config, layers: list, ends: list, outputs, name: str) -> None:
 
 
 def _transformer(config: Config, embed, ids, mask, state=None) -> tuple[list, Any, list]:
-    layers, ends, before = [_drop(config, embed(ids), "embedding")], [], {"context": config.context}
+    x, count = embed(ids), None if state is None else ops.cast(state[-1], "int32")
+    if config.positions == "learned":
+        x = PositionEmbedding(config.context + 1, name="position_embedding")(x, count=count)
+    layers, ends, before = [_drop(config, x, "embedding")], [], {"context": config.context}
     for index in range(config.layers):
+        options = {"activation": config.activation, "epsilon": 1e-5, "rotary": config.positions == "rotary"}
         block = CausalTransformerBlock(
-            config.heads, config.intermediate, config.dropout, config.dropout, epsilon=1e-5, name=f"layer_{index}"
+            config.heads, config.intermediate, config.dropout, config.dropout, **options, name=f"layer_{index}"
         )
         if state is not None:
             past = ops.reshape(state[index], (-1, config.context, 2 * config.width))
-            before = {"past": past, "count": ops.cast(state[-1], "int32")}
+            before = {"past": past, "count": count}
         outputs = block(layers[-1], mask=mask, **before)
         x, *end = outputs if isinstance(outputs, list | tuple) else [outputs]
         layers.append(x)
         ends.extend(end)
     if state is not None:
-        seen = ops.cast(state[-1], "int32") + ops.sum(mask, axis=1, keepdims=True)
+        seen = count + ops.sum(mask, axis=1, keepdims=True)
         ends.append(ops.minimum(seen, config.context))
     layers[-1] = klayers.LayerNormalization(epsilon=1e-5, name="final_norm")(layers[-1])
     return layers, layers[-1], ends

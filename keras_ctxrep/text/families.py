@@ -14,7 +14,7 @@ from keras_ctxrep.text.features import (
 )
 from keras_ctxrep.text.subwords import SubwordTokenizer
 from keras_ctxrep.text.tokens import WordPiece
-from keras_ctxrep.text.units import SentenceTokens, TokenFeatures
+from keras_ctxrep.text.units import SentenceTokens, SubwordTokens, TokenFeatures
 
 if TYPE_CHECKING:
     from keras_ctxrep.text.bundle import Bundle
@@ -84,6 +84,9 @@ def _static_words(bundle: "Bundle") -> StaticFeatures:
 
 
 def _lm(bundle: "Bundle") -> TokenFeatures:
+    if bundle.tokenizer:
+        tokenizer = SubwordTokenizer(bundle.subwords, bundle.special_tokens)
+        return SubwordTokens(tokenizer, bundle.max_length, bundle.reads.words)
     casing = {"lowercase": bundle.lowercase, "strip_accents": bundle.strip_accents, "split_cjk": bundle.split_cjk}
     return TokenFeatures(bundle.config["units"], bundle.vocab, bundle.max_length, bundle.reads.words, **casing)
 

@@ -46,6 +46,10 @@ STEPS: dict[str, dict[str, Any]] = {  # of normalization: our name -> tokenizer.
 WHITE_SPACE = frozenset(
     "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 )
+_LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())  # of bytes, first those that stand for themselves
+_OWN = {ord(letter): letter for letter in _LETTERS if ord(letter) < 256}
+_OTHERS = iter(letter for letter in _LETTERS if ord(letter) >= 256)
+_BYTES = [_OWN.get(byte) or next(_OTHERS) for byte in range(256)]  # byte -> letter
 PREFIXES = ("always", "first", "never")  # when Metaspace puts a space before a text that begins with none
 
 
@@ -409,6 +413,10 @@ Piece(id=7, start=4, end=5, word=2)]
         added = {each.id for each in self.subwords.added}
         decode = decoders.ByteLevel().decode
         return [piece if id in added else decode([piece]) for id, piece in enumerate(self.vocab)]
+
+    def bytes_of(self, id: int) -> bytes:
+        """The bytes that a piece of a byte-level BPE stands for."""
+        return bytes(map(_BYTES.index, self.vocab[id]))
 
     def encode(self, text: str) -> list[Piece]:
         """Pieces of one text, without those that mark it."""

@@ -1,5 +1,6 @@
 """The tokens of a language model: words, word pieces or characters of texts as ids, and ids as text again."""
 
+import codecs
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,12 +18,14 @@ from keras_ctxrep.text.features import (
     starts_of,
     tokens_in_span,
     window_begins,
+    words_of_pieces,
 )
 from keras_ctxrep.text.pretraining import WHOLE, BpttSegment, Vocabulary
 from keras_ctxrep.text.scripts import SHARE, SHARE_OF_WORDS, UnreadRule, rule_of_pieces
+from keras_ctxrep.text.subwords import SubwordTokenizer
 from keras_ctxrep.text.tokens import Piece, WordPiece, split_words, words
 
-__all__ = ["UNITS", "SentenceTokens", "TokenFeatures", "token_batch"]
+__all__ = ["UNITS", "SentenceTokens", "SubwordTokens", "TokenFeatures", "token_batch"]
 
 UNITS = ("words", "pieces", "characters")
 
@@ -291,6 +294,103 @@ class TokenFeatures(Features):
         if self.units == "pieces" and word.startswith("##"):
             return word[2:], word[2:]
         return word, f" {word}"
+
+
+class SubwordTokens(TokenFeatures):
+    """Texts as ids of a byte-level BPE, and ids as text: as GPT-2 reads them, with no marks at line ends.
+
+    A text without tokens is read as the mark of a text's end, which is `sep` of the special tokens.
+
+    Args:
+        tokenizer: of the pieces.
+        max_length: tokens of a row.
+        starts: as in `TokenFeatures`.
+
+    Returns: as `TokenFeatures`.
+
+    Raises:
+        ValueError: the tokenizer is of another kind.
+
+    >>> from tokenizers import pre_tokenizers
+    >>> from keras_ctxrep.text.subwords import Added, Subwords
+    >>> from keras_ctxrep.text.tokens import SpecialTokens
+    >>> letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    >>> mark = SpecialTokens(*["<end>"] * 5)
+    >>> bpe = Subwords("bpe", (*letters, "<end>"), added=(Added(256),))
+    >>> features = SubwordTokens(SubwordTokenizer(bpe, mark))
+    >>> features(["a\\nb", ""])["token_ids"].tolist()
+    [[64, 198, 65], [256, 0, 0]]
+    >>> features.text([64, 198, 65])
+    'a\\nb'
+    """
+
+    markers = (0, 0)
+    never = ()
+
+    def __init__(self, tokenizer: SubwordTokenizer, max_length: int = 128, starts: bool = False):
+        if tokenizer.subwords.kind != "bpe":
+            raise ValueError(f"a {tokenizer.subwords.kind} tokenizer: a language model over a byte-level BPE is read")
+        self.units, self.max_length, self.starts = "subwords", max_length, starts
+        self.keys = ("token_ids", "mask", *(("starts",) if starts else ()))
+        self.wordpiece, self.vocab = tokenizer, tokenizer.vocab
+        self.end, self.unknown = tokenizer.sep, tokenizer.unk
+
+    def ids(self, lines: Sequence[str]) -> list[list[int]]:
+        return self.wordpiece.ids_batch(lines)
+
+    def prompt(self, text: str) -> list[int]:
+        """The ids of a text that is to be continued."""
+        return self.ids([text])[0] or [self.end]
+
+    def _prompt(self, text: str) -> list[int]:
+        return self.prompt(text)
+
+    def _beginning(self, text: str, spans: bool = True, marks: bool = False) -> tuple[list[Piece], list[Span]]:
+        return self._read(text)
+
+    def _read(self, text: str) -> tuple[list[Piece], list[Span]]:
+        pieces = self.wordpiece.encode(text)
+        places = {
+            word: span for word, span in zip((each.word for each in pieces), words_of_pieces(pieces), strict=True)
+        }
+        places = {word: (start, end) for word, (start, end) in places.items() if start < end}  # not of white space
+        numbers = {word: number for number, word in enumerate(places)}
+        tokens = [piece._replace(word=numbers.get(piece.word, -1)) for piece in pieces]
+        return tokens or [Piece(self.end, 0, 0, -1)], [*places.values()]
+
+    def _read_words(self, given: Sequence[str]) -> list[Piece]:
+        pieces = self.wordpiece.of_words.encode_batch(given)
+        return [piece._replace(word=number) for number, word in enumerate(pieces) for piece in word]
+
+    def token_spans(self, texts: Sequence[str]) -> list[tuple[list[Span], list[Span]]]:
+        """Where each token of a text stands, and the word that it is of, in characters."""
+        read = [self.wordpiece.encode(text) for text in texts]
+        return [([(piece.start, piece.end) for piece in pieces], words_of_pieces(pieces)) for pieces in read]
+
+    def positions(self, row: Row) -> list[int | None]:
+        """The position of each word's last token in a row, None if it has none; without starts, of each token."""
+        return row.starts or [*range(len(row))]
+
+    def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
+        """Each text in overlapping windows of `max_length` tokens, see `window_begins`."""
+        windows = []
+        for text in check_texts(texts):
+            ids = self.prompt(text) if isinstance(text, str) else [token.id for token in self._read_words(text)]
+            begins = window_begins(len(ids), self.max_length, stride)
+            windows.append([Row(ids[begin : begin + self.max_length]) for begin in begins])
+        return windows
+
+    def unread_rule(self, scripts: Collection[str]) -> UnreadRule:
+        return rule_of_pieces(self.wordpiece.readable, self.unknown, 0)
+
+    def strings(self, ids: Iterable[int], before: int | None = None) -> Iterator[str]:
+        """What each token adds to the text: that of a letter of several bytes with the last one."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for token in ids:
+            yield "" if token == self.end else decoder.decode(self.wordpiece.bytes_of(token))
+
+    def forms(self, token: int) -> tuple[str, str]:
+        raise ValueError("a model over a byte-level BPE: its pieces are bytes, not text")
 
 
 class SentenceTokens:

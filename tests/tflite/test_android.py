@@ -72,7 +72,7 @@ def test_golden_strings(run, golden_strings):
 def test_subwords(run, golden_subwords):
     """Pieces of texts, and models over them for every kind of input."""
     assert min(compared_subwords(run, golden_subwords)) > 400
-    assert run("compare", golden_subwords / "models").count(" 0 differences") == 6
+    assert run("compare", golden_subwords / "models").count(" 0 differences") == 8
 
 
 def compared_subwords(run, folder):

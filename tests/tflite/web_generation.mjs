@@ -66,7 +66,9 @@ for (const name of readdirSync(process.argv[2])) {
     }
     continue;
   }
-  const generator = new Generator(bundle, vocab, unicode, async (inputs) => step(inputs, vocab.length));
+  const generator = new Generator(bundle, vocab, unicode, async (inputs) => {
+    return step(inputs, generator.features.vocab.length);
+  });
   for (const { prompt, ids, options, text } of lines(join(folder, "texts.jsonl"))) {
     counts.texts++;
     compare(`${name}, ids`, JSON.stringify(prompt), generator.features.prompt(prompt), ids);

@@ -247,7 +247,8 @@ export class Predictor {
     this.features = featuresOf(bundle, vocab, unicode);
     this.run = run;
     const [row] = rowsOf(bundle, this.features, "", bundle.reads.pair ? "" : null);
-    this.nothing = row.tokens.length; // tokens of a text without words, of a pair of both, which gets no answer
+    /** @type {number} tokens of a text without words, of a pair of both, which gets no answer; 0 if there are no marks */
+    this.nothing = "subwords" in this.features && this.features.subwords ? 0 : row.tokens.length;
     /** @type {Promise<any>} */
     this.last = Promise.resolve();
   }

@@ -42,12 +42,13 @@ export class Subwords {
   /** The text of each piece, with a space where it has one. @returns {string[]} */
   get names() {
     if (!this.ofBytes) return this.vocab.map((piece) => piece.replaceAll("\u2581", " "));
-    const bytes = new Map(BYTES.map((code, byte) => [String.fromCodePoint(code), byte]));
     const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-    return this.vocab.map((piece, id) => {
-      if (this.added.has(id)) return piece;
-      return decoder.decode(Uint8Array.from(piece, (letter) => /** @type {number} */ (bytes.get(letter))));
-    });
+    return this.vocab.map((piece, id) => (this.added.has(id) ? piece : decoder.decode(this.bytes(id))));
+  }
+
+  /** @param {number} id of a BPE's piece @returns {Uint8Array} what it stands for */
+  bytes(id) {
+    return Uint8Array.from(this.vocab[id], (letter) => /** @type {number} */ (READ.get(letter)));
   }
 
   /** @param {string} text @param {"text"|"word"|"later"} place see `Tokenizer` @returns {Piece[]} */
@@ -163,6 +164,8 @@ const PRINTED = Array.from({ length: 256 }, (_, byte) => byte).filter(
 const BYTES = [];
 for (const byte of PRINTED) BYTES[byte] = byte;
 for (let byte = 0, code = 0x100; byte < 256; byte++) BYTES[byte] ??= code++;
+
+const READ = new Map(BYTES.map((code, byte) => [String.fromCodePoint(code), byte]));
 
 /** @param {Letter} letter @returns {Letter[]} */
 function inBytes(letter) {

@@ -87,7 +87,8 @@ public final class Bundle {
             hash = (String) hashes.get(MODEL);
             boolean read = hashes.containsKey("tokenizer.json");
             subwords = read ? Subwords.of(object(Json.parse(text(files, "tokenizer.json"))), specialTokens) : null;
-            vocab = hashes.containsKey("vocab.txt") ? lines(text(files, "vocab.txt")) : Collections.emptyList();
+            boolean words = hashes.containsKey("vocab.txt");
+            vocab = read ? subwords.pieces : words ? lines(text(files, "vocab.txt")) : Collections.emptyList();
             card = files.containsKey("card.md") ? text(files, "card.md") : "";
         } catch (ClassCastException | NullPointerException | IllegalArgumentException error) {
             throw new IllegalArgumentException("bundle.json is damaged or of another version: " + error.getMessage());

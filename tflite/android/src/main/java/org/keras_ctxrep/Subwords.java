@@ -23,6 +23,7 @@ final class Subwords extends Tokenizer {
     private static final int CACHED_LENGTH = 256; // letters of the longest of them
     private static final String[] CONTRACTIONS = {"s", "t", "re", "ve", "m", "ll", "d"};
 
+    final List<String> pieces;
     private final Normalizers.Step normalizer;
     private final boolean whitespace; // whether a text is split at white space first
     private final String prefix; // when a word begins with a space, or null of a BPE
@@ -38,6 +39,7 @@ final class Subwords extends Tokenizer {
 
     private Subwords(List<String> pieces, Map<String, Object> special, Map<String, Object> fields) {
         super(pieces, special);
+        this.pieces = pieces;
         normalizer = Normalizers.of(Bundle.object(fields.get("normalizer")));
         Map<String, Object> splitter = Bundle.object(fields.get("pre_tokenizer"));
         whitespace = "Sequence".equals(splitter.get("type"));
@@ -79,6 +81,11 @@ final class Subwords extends Tokenizer {
             }
         }
         return new Subwords(pieces, special, fields);
+    }
+
+    /** The bytes that a piece of a byte-level BPE stands for. */
+    byte[] bytes(int id) {
+        return ((Pairs) model).bytes(pieces.get(id));
     }
 
     @Override
@@ -327,6 +334,7 @@ final class Subwords extends Tokenizer {
      * Sennrich et al. 2016, https://arxiv.org/abs/1508.07909: the pair of the lowest rank is merged, until there is none.
      */
     private static final class Pairs implements Model {
+        private final String letters; // that stand for bytes
         private final int[] bytes = new int[256]; // the piece of each byte
         private final Map<Long, Integer> ranks = new HashMap<>();
         private final int[] made;
@@ -336,11 +344,14 @@ final class Subwords extends Tokenizer {
             for (int id = 0; id < pieces.size(); id++) {
                 ids.put(pieces.get(id), id);
             }
+            StringBuilder written = new StringBuilder();
             char next = 0x100; // what is not printed is written as the letters from here on
             for (int value = 0; value < 256; value++) {
                 boolean printed = value > 0x20 && value < 0x7F || value > 0xA0 && value != 0xAD;
-                bytes[value] = ids.get(String.valueOf(printed ? (char) value : next++));
+                written.append(printed ? (char) value : next++);
+                bytes[value] = ids.get(written.substring(value));
             }
+            letters = written.toString();
             made = new int[merges.size()];
             for (int rank = 0; rank < made.length; rank++) {
                 String first = (String) ((List<?>) merges.get(rank)).get(0);
@@ -348,6 +359,14 @@ final class Subwords extends Tokenizer {
                 ranks.put(key(ids.get(first), ids.get(second)), rank);
                 made[rank] = ids.get(first + second);
             }
+        }
+
+        byte[] bytes(String piece) {
+            byte[] values = new byte[piece.length()];
+            for (int i = 0; i < values.length; i++) {
+                values[i] = (byte) letters.indexOf(piece.charAt(i));
+            }
+            return values;
         }
 
         private static long key(int first, int second) {
