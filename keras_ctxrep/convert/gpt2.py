@@ -118,7 +118,11 @@ def weight_map(config: lm.Config, rows: int, prefix: str = "") -> list[Tensor]:
             tensors.append(Tensor(f"{name}.bias", (outputs,), (f"{layer}/bias",)))
         for theirs, ours in (("ln_1", "attention_norm"), ("ln_2", "feed_forward_norm")):
             tensors += _norm(f"{prefix}h.{index}.{theirs}", f"layer_{index}/{ours}", width)
-    return [*tensors, *_norm(f"{prefix}ln_f", "final_norm", width), Tensor("softmax.bias", (rows,), ("softmax/softmax_bias",))]
+    return [
+        *tensors,
+        *_norm(f"{prefix}ln_f", "final_norm", width),
+        Tensor("softmax.bias", (rows,), ("softmax/softmax_bias",)),
+    ]
 
 
 def _norm(name: str, layer: str, width: int) -> list[Tensor]:

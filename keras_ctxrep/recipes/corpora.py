@@ -110,7 +110,9 @@ def token_features(
     if initial is not None:
         if options.vocab is not None or options.cased:
             raise ValueError("the model to start from keeps its vocabulary and casing: leave out vocab and cased")
-        return initial.features, {name: getattr(initial, name) for name in ("vocab", "tokenizer", "special_tokens", *CASING)}
+        return initial.features, {
+            name: getattr(initial, name) for name in ("vocab", "tokenizer", "special_tokens", *CASING)
+        }
     fields: dict[str, Any] = {}
     if units == "pieces":
         wordpiece = wordpiece_of(None, options, corpus, read)

@@ -16,10 +16,10 @@ An unpaired surrogate is read as U+FFFD.
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isfinite
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -31,6 +31,7 @@ from keras_ctxrep.text.tokens import Piece, SpecialTokens, encoded, strings
 __all__ = ["Added", "SubwordTokenizer", "Subwords", "parse"]
 
 ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>", separators=2)
+LARGEST = 1e6  # of scores, which are logarithms
 SPACE = "▁"  # stands for a space in the pieces of a unigram model
 STEPS: dict[str, dict[str, Any]] = {  # of normalization: our name -> tokenizer.json; "precompiled" has its map beside
     "precompiled": {"type": "Precompiled"},
@@ -189,13 +190,7 @@ class _Options:
             yield part
             return
         for index, each in enumerate(part.get(name, list, [])):
-            inner = _Options(f"{part.path}.{name}[{index}]", each)
-            yield from inner._nested(name)
-
-    def _nested(self, name: str) -> Iterator["_Options"]:
-        if self.values.get("type") == "Sequence":
-            self.refuse("type", f"no Sequence inside {name} is read")
-        yield self
+            yield _Options(f"{part.path}.{name}[{index}]", each)
 
 
 def _parse(options: _Options, special: Collection[str]) -> Subwords:
@@ -246,12 +241,11 @@ def _unigram(model: _Options) -> tuple[list[str], list[float]]:
     entries = model.get("vocab", list, [])
     for index, entry in enumerate(entries):
         whole = type(entry) is list and len(entry) == 2 and type(entry[0]) is str and type(entry[1]) in (float, int)
-        if not (whole and isfinite(entry[1])):
+        if not (whole and abs(entry[1]) < LARGEST):
             raise ValueError(f"model.vocab[{index}]={printable(repr(entry), 60)}: a piece and its score are needed")
     pieces = [piece for piece, _ in entries]
     if len({*pieces}) < len(pieces):
-        twice = next(piece for index, piece in enumerate(pieces) if pieces.index(piece) != index)
-        raise ValueError(f"model.vocab: {twice!r} is there twice")
+        raise ValueError(f"model.vocab: {Counter(pieces).most_common(1)[0][0]!r} is there twice")
     return pieces, [float(score) for _, score in entries]
 
 
@@ -279,7 +273,8 @@ def _merges(model: _Options) -> tuple[tuple[str, str], ...]:
     pieces, merges = model.values.get("vocab", {}), []
     for index, entry in enumerate(model.get("merges", list, [])):
         pair = tuple(entry.split(" ")) if isinstance(entry, str) else tuple(entry) if isinstance(entry, list) else ()
-        if len(pair) != 2 or not all(isinstance(each, str) and each in pieces for each in (*pair, "".join(pair))):
+        known = len(pair) == 2 and all(isinstance(each, str) and each in pieces for each in pair)
+        if not (known and "".join(pair) in pieces):
             raise ValueError(
                 f"model.merges[{index}]={printable(repr(entry), 60)}: two pieces are needed that make a third"
             )

@@ -142,6 +142,8 @@ def changed(name, path, value):
         ("unigram", ("added_tokens", 0, "id"), 7, r"added_tokens\[0\]\.id=7: of '<s>', which is no piece of this id"),
         ("bpe", ("model", "dropout"), 0.1, r"model\.dropout=0\.1: null is read"),
         ("bpe", ("model", "ignore_merges"), True, r"model\.ignore_merges=True: null or false is read"),
+        ("bpe", ("model", "merges", 0), [1, "a"], r"model\.merges\[0\]=\[1, 'a'\]: two pieces are needed that make a"),
+        ("unigram", ("pre_tokenizer", "pretokenizers", 1, "type"), "Sequence", r"\[1\]\.type='Sequence': .Metaspace"),
         ("bpe", ("model", "merges", 0), ["a"], r"model\.merges\[0\]=\['a'\]: two pieces are needed that make a third"),
         ("bpe", ("model", "vocab", "!"), {}, r"model\.vocab: the ids of its 1,500 pieces are not 0 to 1,499"),
         ("bpe", ("model", "vocab", "!"), 9999, r"model\.vocab: the ids of its 1,500 pieces are not 0 to 1,499"),
