@@ -12,12 +12,14 @@ bundle.json or of what a model computes.
 import argparse
 import os
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 
+import keras_ctxrep as ctx
 from keras_ctxrep import saving
 from keras_ctxrep.atomic import atomic_folder
 from keras_ctxrep.options import Tflite
@@ -53,8 +55,13 @@ def halve(source: Path, target: Path) -> None:
 
 
 def write_graphs(folder: Path) -> None:
-    """Writes the graphs of a model folder: of what answers or encodes, and of its masked language model."""
+    """Writes the graphs of a model folder: of what answers or encodes, its masked language model, and its encoder."""
     bundle = bundles.load(folder)
+    if UPDATES in bundle.files and not bundle.encodes:
+        with tempfile.TemporaryDirectory() as temporary:
+            encoder = ctx.load(folder, engine="keras").encoder.save(Path(temporary) / "encoder")
+            conversion = quantize.build(encoder, bundles.load(encoder), "model.tflite", Tflite())
+            graphs.write(folder, conversion.data, conversion.bundle, graphs.ENCODER)
     for name in (graphs.GRAPH, graphs.MASKED) if bundle.fills else (graphs.GRAPH,):
         conversion = quantize.build(folder, bundle, "model.tflite", Tflite(fill=name == graphs.MASKED))
         graphs.write(folder, conversion.data, conversion.bundle, name)

@@ -686,8 +686,16 @@ class StaticPretraining(Distributed, Logged, Counted, Static):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Role(Options):
+    """The role of texts that are encoded."""
+
+    role: str | None = optional("""of the texts, for an encoder that has roles, as query and passage: its prefix is put
+        before each text (default: none; of an index passage)""")
+
+
+@dataclass(frozen=True, kw_only=True)
 @defaults(batch_size=option(32, "sentences computed together"))
-class Embedding(Batched, FolderEngine):
+class Embedding(Role, Batched, FolderEngine):
     """Options of `recipes.embed`."""
 
     layers: str | None = optional("""vector|all|mix|top|mean|pooled  what is written of a sentence, see above (default:
@@ -712,6 +720,8 @@ class Embedding(Batched, FolderEngine):
             raise ValueError(f"pieces={self.pieces!r}: of words; without words every piece has a vector")
         if self.layers == "vector" and (self.words or self.carry_state or self.cache is not None):
             raise ValueError("layers='vector': of whole texts; leave out words, carry_state and cache")
+        if self.layers != "vector" and self.role is not None:
+            raise ValueError(f"role={self.role!r}: for layers='vector', and they are {self.layers!r}; leave it out")
         if self.layers != "vector" and self.engine == LITERT:
             raise ValueError(f"engine={self.engine!r}: for layers='vector', and they are {self.layers!r}; leave it out")
 
@@ -730,7 +740,7 @@ class Generation(Seeded):
 
 @dataclass(frozen=True, kw_only=True)
 @defaults(overwrite=option(False, "replace the index that is there"))
-class Indexing(Overwriting, Reading):
+class Indexing(Role, Overwriting, Reading):
     """Options of `recipes.index`."""
 
     passages: int | None = optional("""data N >1  split longer texts into passages of so many words, for `ctxrep ask`

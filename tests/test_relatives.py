@@ -28,12 +28,11 @@ def test_there_are_relatives():
 @pytest.mark.trains
 @every_relative
 def test_engines_agree(family, tmp_path):
-    """Pairs, whose template is the family's, in Keras, in a .tflite file and, of MPNet's, in a SavedModel's graph."""
+    """Pairs, whose template is the family's, in Keras, in a .tflite file and in a SavedModel's graph."""
     model, bundle = tiny.model("classify", family, pair=True)
     saving.save(tmp_path / "m", model, bundle)
     others = [quantize.convert(tmp_path / "m", tmp_path / "m.tflite", lengths=[16])]
-    if bundle.special_tokens != SpecialTokens():
-        others.append(saved_model.export(model, bundle, tmp_path / "served").parent)
+    others.append(saved_model.export(model, bundle, tmp_path / "served").parent)
     expected = ctx.load(tmp_path / "m", engine="keras").predict(TEXTS, PAIRS)
     for other in others:
         for answer, right in zip(ctx.load(other).predict(TEXTS, PAIRS), expected, strict=True):
@@ -88,6 +87,31 @@ def test_tasks_over_subwords(name, tmp_path):
     answerer = ctx.load(tmp_path / "answerer", engine="keras")
     (answer,) = answerer.predict([row["question"]], [row["context"]])
     assert (answer["answer"], answer["start"]) == ("København", 19)
+
+
+@pytest.mark.trains
+@every_relative
+def test_layer_decay(family, tmp_path):
+    """Each layer changes by the factor of the one above it, in the one step that is taken."""
+    encoder = tiny.save(tmp_path / "e", tiny.bundle("embed", family, sizes={"layers": 2}))
+    data = [f"{a} {b} rain" for a in ("cat", "she") for b in "abcdefgh"], ["no", "yes"] * 8
+    options = {"steps": 1, "batch_size": 16, "learning_rate": 1e-3, "dropout": 0.0, "layer_decay": 0.5, "seed": 0}
+    recipes.finetune(data, data, encoder, tmp_path / "m", task="classify", **options)
+    before, after = (saving.load(folder).model for folder in (encoder, tmp_path / "m"))
+    moved = []
+    for name in ("token_embedding", "layer_0", "layer_1"):
+        weights = zip(*(model.get_layer(name).get_weights() for model in (before, after)), strict=True)
+        moved.append(max(np.abs(new - old).max() for old, new in weights))
+    np.testing.assert_allclose(np.divide(moved[1:], moved[:-1]), 2.0, rtol=0.1)
+
+
+@every_relative
+def test_search(family, tmp_path):
+    model = ctx.load(tiny.save(tmp_path / "e", tiny.bundle("embed", family)), engine="keras")
+    ctx.Index.of_texts(TEXTS, model).save(tmp_path / "index")
+    hits = ctx.Index.open(tmp_path / "index", model).search(["rain a b", "she"], top=2)
+    assert [found[0].text for found in hits] == ["rain a b", "she"]
+    assert [found[0].score for found in hits] == pytest.approx([1, 1], abs=1e-5)
 
 
 @every_relative

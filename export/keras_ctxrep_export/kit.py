@@ -314,6 +314,7 @@ print(model.signatures["{SIGNATURE}"]({tensors}))
         rows.append(("model", f"{bundle.family}, {self.weights:,} weights, {size:.1f} MB"))
         rows.append(("text", f"at most {bundle.max_length} tokens{', in windows' if bundle.reads.windows else ''}"))
         rows.append(("vector of a text", bundle.vector))
+        rows += [(f"before a {role or 'text'}", f"`{prefix}`") for role, prefix in bundle.roles.items() if prefix]
         arguments = {name: value for name, value in run.get("arguments", {}).items() if value is not None}
         rows += [(key, _file_name(arguments[key])) for key in ("encoder", "data", "dev", "corpus") if key in arguments]
         rows.append(("at the end of training, on dev", _last_evaluation(run)))

@@ -71,6 +71,8 @@ def export(
       encoder gives, see `models.heads.embed`; "mean" float32 (B, D) that of `ctxrep embed --layers mean`: of the
       trained scalar mix, else of all layers, over the text's tokens; "layers" float32 (B, N, T, D) with "mask" int32
       (B, T).
+    * query and passage, of an encoder that has these roles, see `Bundle.roles`: {"text"} as in serving_default, of
+      which the signature puts the role's prefix before each; the other signatures read texts as they are.
     * ids: the model's own dict of int32 and float32 tensors, without text.
 
     Of a language model in one direction they are those of `generation.Generation`.

@@ -13,6 +13,7 @@ from keras_ctxrep.tasks.abilities import ExampleApi, LabelsWords, Searches
 from keras_ctxrep.tasks.answering import NO_WORDS
 from keras_ctxrep.text.artifacts import SIGNATURE
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.search import PASSAGE, QUERY
 from keras_ctxrep.training.shards import serialized
 from keras_ctxrep_export import text_ops
 
@@ -43,6 +44,9 @@ class Signatures(tf.Module):
         names = self.task.inputs(self.bundle)
         text = self._answers(ids, names, self.task.in_graph)
         self.functions: dict[str, Callable] = {SIGNATURE: text, **parts, "embed": self._embed(model)}
+        for role in (QUERY, PASSAGE):
+            if role in bundle.roles and bundle.encodes:
+                self.functions[role] = self._in_role(ids, bundle.prefix(role))
         if isinstance(self.task, Searches):
             with_options = [*names, *self.task.search_options(bundle)]
             self.functions["search"] = self._answers(ids, with_options, self.task.searched_in_graph)
@@ -68,6 +72,17 @@ class Signatures(tf.Module):
         @tf.function(autograph=False, input_signature=[self._spec(name) for name in names])
         def text(*inputs):
             return _with_errors(*answers(self.bundle, self.features, ids, _check(names, inputs)))
+
+        return text
+
+    def _in_role(self, ids: Any, prefix: str) -> Callable:
+        """Raw strings to vectors, of the strings behind a prefix."""
+        words = len(self.bundle.features.encode([prefix])[0])  # of a text without any
+
+        @tf.function(autograph=False, input_signature=[self._spec("text")])
+        def text(text):
+            inputs = self.features.plain(prefix + _check(["text"], [text])["text"])
+            return _with_errors(ids(inputs), tf.reduce_sum(inputs["mask"], 1) > words)
 
         return text
 

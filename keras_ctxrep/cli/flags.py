@@ -74,13 +74,13 @@ class Flags:
                 arguments |= {"action": "store_const", "const": True}
             elif bool in types:  # with --no-NAME a flag overrides a configuration file
                 arguments["action"] = argparse.BooleanOptionalAction
-            elif "parse" in details:
+            elif "parse" in details and get_origin(types[0]) is None:
                 arguments["type"] = _reporting(details["parse"])
             elif choices := details["range"].choices or details.get("values", tuple)():
                 arguments["choices"] = choices
             elif get_origin(types[0]) is not None:
                 parse = label_weight if get_args(types[0])[1] is float else pairs
-                arguments |= {"type": parse, "action": _Merged}
+                arguments |= {"type": _reporting(details.get("parse", parse)), "action": _Merged}
             else:
                 parse = _parser_of(entry, types[0]) if types[0] in (int, float) else str
                 arguments = {"metavar": _METAVARS.get(types[0], "NAME"), "type": parse} | arguments

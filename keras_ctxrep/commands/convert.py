@@ -1,7 +1,8 @@
 """`ctxrep convert`: published weights to a model folder, and a model folder to a published format."""
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keras_ctxrep.commands.command import Command, Usage, argument, function
@@ -13,6 +14,14 @@ __all__ = ["Convert", "convert"]
 READ = ("allennlp", "google", "huggingface", "kerashub", "vectors")
 WORD_VECTORS = ("word2vec", "word2vec-binary", "fasttext")
 WRITTEN = ("allennlp", "changes", "huggingface", "kerashub", *WORD_VECTORS)
+
+
+def _prefix(text: str) -> list[tuple[str, str]]:
+    """NAME=PREFIX as a pair."""
+    name, sign, prefix = text.partition("=")
+    if not sign:
+        raise ValueError(f"{text}: write NAME=PREFIX, e.g. query='query: '")
+    return [(name, prefix)]
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,10 @@ class Convert(Command[str]):
     )
     rank: int = argument("[--rank N] >=1  changes: of the differences of matrices; that of --lora loses nothing", 16)
     pairs: bool = argument("[--pairs]  huggingface: the classifier reads pairs, which its files do not record")
+    roles: Mapping[str, str] | None = argument(
+        "[--role NAME=PREFIX ...]  --from: put before texts of a role: query='query: ' (default: prompts in the files)",
+        parse=_prefix,
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -57,6 +70,8 @@ class Convert(Command[str]):
             raise Usage(f"{formats}: give either --from or --to")
         if self.pairs and self.source_format != "huggingface":
             raise Usage("--pairs is for --from huggingface")
+        if self.roles and self.source_format is None:
+            raise Usage("--role is for --from")
         if self.base is not None and self.target_format != "changes":
             raise Usage("--base is for --to changes")
 
@@ -71,7 +86,7 @@ class Convert(Command[str]):
         from keras_ctxrep.atomic import atomic_folder, check_folder
         from keras_ctxrep.convert import bert, vectors
         from keras_ctxrep.models.families import FAMILIES
-        from keras_ctxrep.text.bundle import CARD
+        from keras_ctxrep.text.bundle import CARD, complete_roles
         from keras_ctxrep.training import checkpoints, runs
 
         if self.target_format in WORD_VECTORS:
@@ -84,6 +99,7 @@ class Convert(Command[str]):
         converter = importlib.import_module(f"keras_ctxrep.convert.{self.source_format or self.target_format}")
         if self.source_format:
             model, bundle = converter.read(self.source, **({"pairs": True} if self.pairs else {}))
+            bundle = replace(bundle, roles=complete_roles(bundle.roles | dict(self.roles or {})))
             # the card and the record of an earlier model are not those of this one
             with atomic_folder(self.out, without=(CARD, runs.NAME)) as folder:
                 saving.save(folder, model, bundle)

@@ -129,7 +129,7 @@ class Embed(options.Embedding, Command[int]):
         empty: list[int] = []
         with encoder.unread.warning("the sentences"), atomic_write(out) as path, _array_writer(path) as write:
             while batch := list(islice(sentences, self.batch_size)):
-                for answer in encoder.encodings(batch):
+                for answer in encoder.encodings(batch, role=self.role):
                     vector = zeros if "error" in answer else answer["vector"]
                     write(str(count), np.asarray(vector, np.float32).astype(self.dtype))
                     empty += [count] if "error" in answer else []

@@ -87,11 +87,15 @@ class Index(options.Indexing, Command[int]):
         rows = chain.from_iterable(
             passages.split(row, self) for path in sources for row in passages.read(path, self, skipped)
         )
-        counts = passages.Counts()
-        batches = passages.encoded(rows, model, self.progress, counts)
-        storage, next_id, made_by, replaces = self.storage or "float32", 0, search.identity(model), None
-        if self.add:
-            kept = search.Index.open(self.out, model)
+        counts, kept = passages.Counts(), search.Index.open(self.out, model) if self.add else None
+        role = self.role or search.passages_role(model)
+        if kept is not None and self.role in (None, kept.role):
+            role = kept.role
+        elif kept is not None:
+            raise ValueError(f"role={self.role!r}: the texts of {self.out} have {kept.role!r}; leave it out")
+        batches = passages.encoded(rows, model, self.progress, counts, role)
+        storage, next_id, made_by, replaces = self.storage or "float32", 0, search.identity(model, role), None
+        if kept is not None:
             replaces = kept.manifest
             batches = chain(index_files.batches_of(kept.vectors, kept.rows), batches)
             storage, next_id, made_by = self.storage or kept.storage, kept.next_id, kept.made_by

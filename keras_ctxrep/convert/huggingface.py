@@ -20,7 +20,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from keras_ctxrep.atomic import atomic_folder
-from keras_ctxrep.checks import first_line, of_kind, printable, read_json, regular, warn
+from keras_ctxrep.checks import check_value, first_line, of_kind, printable, read_json, regular, warn
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import gpt2, layouts, subword_files
 from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS, Architecture
@@ -29,7 +29,7 @@ from keras_ctxrep.convert.weights import StoredTensor, Tensor, arrays, listed, p
 from keras_ctxrep.models.families import FAMILIES, Family
 from keras_ctxrep.models.transformer import Config, Layout
 from keras_ctxrep.text.artifacts import TOKENIZER, VOCAB
-from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.bundle import Bundle, complete_roles
 from keras_ctxrep.text.subwords import ROBERTA_TOKENS, Subwords, parse
 from keras_ctxrep.text.tokens import SpecialTokens, read_vocab, vocab_text
 
@@ -51,7 +51,7 @@ PIPELINES = {  # task -> the Hub's name of what its models do
     "tag": "token-classification",
     "answer": "question-answering",
 }
-TRUNCATED = "config_sentence_transformers.json"
+SENTENCE_OPTIONS = "config_sentence_transformers.json"  # of sentence-transformers: roles, and cut vectors
 # how a text is pooled -> the option of sentence-transformers
 POOLINGS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
 POOLING_MODE = re.compile(r"pooling_mode_(\w+?)(?:_tokens?)?")  # an option of a Pooling module
@@ -60,7 +60,7 @@ PROBLEMS = ARCHITECTURES["BertForSequenceClassification"].problems
 PAIRS = "ctxrep_pairs"  # our own key in config.json: whether a classifier reads pairs of texts
 # files that `write` does not write; those of another model in the folder would be read with this one
 _INDICES = (f"{WEIGHTS}.index.json", f"{PICKLED}.index.json")
-STALE = (ADDED, *SENTENCEPIECE, *BPE, "special_tokens_map.json", *_INDICES, MODULES, MODULE_OPTIONS)
+STALE = (ADDED, *SENTENCEPIECE, *BPE, "special_tokens_map.json", *_INDICES, MODULES, MODULE_OPTIONS, SENTENCE_OPTIONS)
 # CVE-2025-32434 and CVE-2026-24747: earlier versions may execute code in a file despite weights_only=True
 TORCH = (2, 10)
 SPECIAL = ("unk", "sep", "pad", "cls", "mask")  # NAME_token in tokenizer_config.json
@@ -71,9 +71,9 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
 
     The architecture is determined by the tensors, and by config.json where they are ambiguous. Warnings report heads
     in config.json without weights, a pooler that no head reads, tokens added to the vocabulary, which are not
-    recognised in texts, and modules of sentence-transformers with weights on top of the model. How these pool a text is
-    kept in the bundle. Weights in float16 and bfloat16 are converted to float32. The only unpickling is by
-    `torch.load(weights_only=True)` in PyTorch versions in which that is safe.
+    recognised in texts, and modules of sentence-transformers with weights on top of the model. How these pool a text,
+    and their prompts, are kept in the bundle. Weights in float16 and bfloat16 are converted to float32. The only
+    unpickling is by `torch.load(weights_only=True)` in PyTorch versions in which that is safe.
 
     Args:
         folder: a folder with config.json, model.safetensors or pytorch_model.bin (whole or in shards), and vocab.txt,
@@ -128,7 +128,7 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
         raise ValueError(f"{weights}: read as {name}; pairs are for a classifier of texts")
     fields["pairs"] = options.get(PAIRS, bool, default=kind.pairs) if pairs is None else pairs
     fields |= _preparation(folder, options, config, layout)
-    fields |= _pooling(folder)
+    fields |= _pooling(folder) | _roles(folder)
     return common.load(weights, stored, tensors, ignored, config, task, family=layout.model_type, **fields)
 
 
@@ -671,12 +671,36 @@ def _pooling(folder: Path) -> dict[str, Any]:
             fields["normalize"] = True
         elif kind == "Pooling" and (folder / path / OPTIONS).is_file():
             options = SourceOptions(folder / path / OPTIONS)
+            if options.get("include_prompt", bool, default=True) is False:
+                common.warn_left_out(folder, f"{path}, which pools without the tokens of a prompt; they are pooled")
             names = [POOLING_MODE.fullmatch(name) for name, on in options.values.items() if on is True]
             modes = [name[1] for name in names if name] or [str(options.values.get("pooling_mode", "mean"))]
             fields["pooling"] = modes[0] if modes in (["cls"], ["mean"], ["max"]) else "mean"
             if modes != [fields["pooling"]]:
                 common.warn_left_out(folder, f"{path}, which pools by {', '.join(modes)}; the mean is used")
     return fields
+
+
+def _roles(folder: Path) -> dict[str, Any]:
+    """The prompts of sentence-transformers as the roles of a bundle; those of "document" or "corpus" are of "passage".
+
+    https://sbert.net/examples/sentence_transformer/applications/computing-embeddings, "Prompt Templates".
+    """
+    if not (folder / SENTENCE_OPTIONS).is_file():
+        return {}
+    options = SourceOptions(folder / SENTENCE_OPTIONS)
+    prompts = dict(options.get("prompts", dict, default={}))
+    for name, prefix in prompts.items():
+        check_value(f"{options.source}: prompts: {printable(name, 60)}", prefix, str)
+    for name in ("document", "corpus"):
+        if name in prompts:
+            prompts.setdefault("passage", prompts[name])
+    default = options.get("default_prompt_name", str, default=None)
+    if default is not None and default not in prompts:
+        raise ValueError(
+            f"{options.source}: the option default_prompt_name is {default!r}, which is none of the prompts"
+        )
+    return {"roles": complete_roles(prompts | ({} if default is None else {"": prompts[default]}))}
 
 
 def _readme(bundle: Bundle, architecture: str, task: str, sentences: bool) -> str:
@@ -706,8 +730,13 @@ def _modules(bundle: Bundle, config: Config) -> dict[str, str]:
         MODULE_OPTIONS: {"max_seq_length": bundle.max_length, "do_lower_case": False},
         f"{paths[1]}/{OPTIONS}": pooling,
     }
-    if bundle.dims is not None:
-        contents[TRUNCATED] = {"truncate_dim": bundle.dims}
+    sentences: dict[str, Any] = {} if bundle.dims is None else {"truncate_dim": bundle.dims}
+    if bundle.roles:
+        default = next((role for role in bundle.roles if role and bundle.roles[role] == bundle.roles.get("")), None)
+        prompts = {role: prefix for role, prefix in bundle.roles.items() if role}
+        sentences |= {"prompts": prompts, "default_prompt_name": default}
+    if sentences:
+        contents[SENTENCE_OPTIONS] = sentences
     return {name: json.dumps(content, indent=1) + "\n" for name, content in contents.items()}
 
 

@@ -98,11 +98,12 @@ class AutoEngine(Engine):
     ):
         self.path = self._folder = folder
         self.bundle = bundle
-        self._model, self._masked, self._threads = model, masked, threads or os.cpu_count() or 1
-        self._always, self._trainable, self._gain = always, False, 0.0
+        self._masked, self.threads = masked, threads or os.cpu_count() or 1
+        self.always, self.trainable = always, False
         served = bundle.task in tasks.SERVED
         read = bundle if served else bundles.load(model) if isinstance(model, Path) else model.bundle
-        self._both = Predictor(read, Runner(self._run))
+        self._quicker = _Quicker(self, read, model)
+        self._both = Predictor(read, self._quicker)
 
     @classmethod
     def of(cls, folder: Path, bundle: Bundle, threads: int | None = None, convert: bool = False) -> "AutoEngine | None":
@@ -128,7 +129,12 @@ class AutoEngine(Engine):
 
     @cached_property
     def encode(self) -> Predictor:
-        return self._both if self._both.bundle.encodes else self._keras.encode
+        if self._both.bundle.encodes:
+            return self._both
+        from keras_ctxrep_tflite.graphs import ENCODER, Graph
+
+        graph = Graph.of(self._folder, self.bundle, ENCODER)
+        return self._keras.encode if graph is None else Predictor(graph.bundle, _Quicker(self, graph.bundle, graph))
 
     @cached_property
     def generate(self) -> "Generator":
@@ -136,11 +142,11 @@ class AutoEngine(Engine):
 
     @property
     def fill(self) -> "Filler":  # pyright: ignore[reportIncompatibleVariableOverride]  until `keras` is asked for
-        return self._keras.fill if self._trainable or self._masked is None else self._filler
+        return self._keras.fill if self.trainable or self._masked is None else self._filler
 
     @property
     def keras(self) -> "KerasEngine":
-        self._trainable = True
+        self.trainable = True
         return self._keras
 
     @cached_property
@@ -152,31 +158,54 @@ class AutoEngine(Engine):
         return KerasEngine(saving.restore(self._folder, self.bundle), self.bundle, self.path)
 
     @cached_property
-    def _litert(self) -> Runner:
-        from keras_ctxrep_tflite import runtime
-
-        end_silently()
-        path, data = (self._model, None) if isinstance(self._model, Path) else (self._model.path, self._model.model())
-        return runtime.opened(path, self._both.bundle, self._threads, data).runner
-
-    @cached_property
     def _filler(self) -> "Filler":
         from keras_ctxrep_tflite import runtime
 
         assert self._masked is not None
         end_silently()
-        return runtime.filler(self._masked.path, self._masked.bundle, self._threads, self._masked.model())
+        return runtime.filler(self._masked.path, self._masked.bundle, self.threads, self._masked.model())
 
-    def _run(self, batch: dict[str, np.ndarray]) -> Mapping[str, Any]:
-        if not self._trainable and (self._always or self._litert_is_quicker(*batch["mask"].shape)):
-            return self._litert.run(batch)
-        runner = self._keras_runner
-        self._both.runner.tokens = runner.tokens
-        return runner.run(batch)
+    def keras_runner(self, encodes: bool) -> Runner:
+        """What runs the Keras model, or its encoder."""
+        return (self._keras.encode if encodes else self._keras.answer).runner
 
     @property
-    def _keras_runner(self) -> Runner:
-        return (self._keras.answer if self.bundle.task in tasks.SERVED else self._keras.encode).runner
+    def seconds(self) -> speeds.Seconds:
+        """The seconds a text of "LiteRT" and "Keras", as in `speeds.measured`, measured now unless they are known."""
+        return self._quicker.seconds
+
+
+class _Quicker(Runner):
+    """Runs a model by LiteRT or by Keras, as `AutoEngine` says.
+
+    Args:
+        engine: whose Keras model it is.
+        bundle: of what LiteRT runs.
+        model: as for `AutoEngine`.
+    """
+
+    def __init__(self, engine: AutoEngine, bundle: Bundle, model: "Graph | Path"):
+        super().__init__(self._run)
+        self._engine, self._bundle, self._model, self._gain = engine, bundle, model, 0.0
+
+    def _run(self, batch: dict[str, np.ndarray]) -> Mapping[str, Any]:
+        if not self._engine.trainable and (self._engine.always or self._litert_is_quicker(*batch["mask"].shape)):
+            return self._litert.run(batch)
+        runner = self._keras
+        self.tokens = runner.tokens
+        return runner.run(batch)
+
+    @cached_property
+    def _litert(self) -> Runner:
+        from keras_ctxrep_tflite import runtime
+
+        end_silently()
+        path, data = (self._model, None) if isinstance(self._model, Path) else (self._model.path, self._model.model())
+        return runtime.opened(path, self._bundle, self._engine.threads, data).runner
+
+    @property
+    def _keras(self) -> Runner:
+        return self._engine.keras_runner(self._bundle.encodes)
 
     def _litert_is_quicker(self, texts: int, tokens: int) -> bool:
         started = sys.modules.get("tensorflow") is not None
@@ -190,12 +219,12 @@ class AutoEngine(Engine):
 
     @cached_property
     def _known(self) -> speeds.Seconds | None:
-        return speeds.known(self.bundle, self._threads)
+        return speeds.known(self._bundle, self._engine.threads)
 
     @cached_property
     def seconds(self) -> speeds.Seconds:
-        """The seconds a text of "LiteRT" and "Keras", as in `speeds.measured`, measured now unless they are known."""
+        """As in `AutoEngine`."""
         if self._known is not None:
             return self._known
-        runs = {"LiteRT": self._litert.run, "Keras": self._keras_runner.run}
-        return speeds.measured(self.bundle, self._threads, runs)
+        runs = {"LiteRT": self._litert.run, "Keras": self._keras.run}
+        return speeds.measured(self._bundle, self._engine.threads, runs)

@@ -144,6 +144,7 @@ class Model:
         batch_size: int = 32,
         normalize: bool = False,
         show_progress: bool = False,
+        role: str | None = None,
     ) -> np.ndarray:
         """One vector per text, the same in all engines: `Bundle.pooling` of the encoder's top layer.
 
@@ -156,12 +157,14 @@ class Model:
                 short ones. The vectors do not depend on it.
             normalize: scale the vectors to length 1. A model that was trained to do so does it anyway.
             show_progress: show a progress bar.
+            role: of the texts, "query" or "passage" of an encoder that was trained with a prefix for each, which is put
+                before the texts, see `Bundle.roles`; None: none, and of most models the texts as they are.
 
         Returns: float32 (B, D), of one string (D,). A text without words has zeros, which stay zeros where the others
             are scaled.
 
         Raises:
-            ValueError: an engine that has no vectors, or `batch_size` is below 1.
+            ValueError: an engine that has no vectors, `batch_size` is below 1, or the model has no such role.
 
         Warns:
             UserWarning: texts have no words, or are longer than the model reads and were cut.
@@ -172,7 +175,7 @@ class Model:
         parts, read, cut, together = [], [], 0, max(TOGETHER, batch_size)
         with self.unread.warning(), _bar(len(listed), show_progress) as bar:
             for begin in range(0, len(listed), together):
-                answers = self.encodings(listed[begin : begin + together], batch_size)
+                answers = self.encodings(listed[begin : begin + together], batch_size, role)
                 for number, answer in enumerate(answers, begin):
                     if answer.get("error", NO_WORDS) != NO_WORDS:
                         raise ValueError(f"text {number}, {listed[number][:60]!r}: {answer['error']}")
@@ -195,18 +198,18 @@ class Model:
         vectors = unit(vectors) if normalize else vectors
         return vectors[0] if isinstance(texts, str) else vectors
 
-    def encodings(self, texts: Iterable[str], batch_size: int = 32) -> list[dict]:
+    def encodings(self, texts: Iterable[str], batch_size: int = 32, role: str | None = None) -> list[dict]:
         """As `encode`, one dict per text: {"vector"}, and "truncated" where a text is cut; where it has no words
         {"error"} and an empty "vector".
 
         Args:
-            texts, batch_size: as in `encode`.
+            texts, batch_size, role: as in `encode`.
 
         Raises:
-            ValueError: an engine that has no vectors.
+            ValueError: an engine that has no vectors, or the model has no such role.
         """
         with self.unread.warning():
-            return self.engine.encode(check_texts(_list(texts)), batch_size=batch_size)
+            return self.engine.encode(check_texts(_list(texts)), batch_size=batch_size, role=role)
 
     def similarity(self, a: Any, b: Any) -> np.ndarray:
         """The cosine of each vector of `a` and each of `b`; of a vector of zeros it is 0.
@@ -434,7 +437,8 @@ def load(name: str | Path, threads: int | None = None, engine: str = AUTO) -> Mo
 
     Args:
         name: a model folder, a SavedModel (BASE/NAME or a version of it), a .tflite file, the name of a published model
-            that comes with the package or was downloaded, or hf://OWNER/NAME, which is downloaded.
+            that comes with the package or was downloaded, hf://OWNER/NAME, which is downloaded, or a folder of
+            `transformers`, as the Hub's clients download it; both are converted once, into the cache.
         threads: of LiteRT; None: one for a .tflite file, all cores for a model folder.
         engine: of a model folder, what predicts, encodes and fills masks. "auto": LiteRT or Keras, whichever is quicker
             for the texts that are asked together, see `inference.automatic.AutoEngine`; their answers differ by

@@ -131,6 +131,7 @@ class Predictor:
         marks: the marked spans of each, for a model that reads some: (begin, end) in characters, the end exclusive, or
             in words where the text is split already; (0, 0) for none.
         batch_size: in place of that of the predictor.
+        role: of the texts, for an encoder that has some, see `Bundle.roles`.
 
     Returns: one dict per text, by the model's task:
 
@@ -181,8 +182,9 @@ class Predictor:
         pairs: Sequence[str | None] | None = None,
         marks: Marks | None = None,
         batch_size: int | None = None,
+        role: str | None = None,
     ) -> list[dict]:
-        return [self.typed(answer) for answer in self.answers(texts, pairs, marks, batch_size)]
+        return [self.typed(answer) for answer in self.answers(texts, pairs, marks, batch_size, role)]
 
     def typed(self, answer: dict) -> dict:
         """An answer with labels as they were in Python, from one with their names."""
@@ -195,6 +197,7 @@ class Predictor:
         pairs: Sequence[str | None] | None = None,
         marks: Marks | None = None,
         batch_size: int | None = None,
+        role: str | None = None,
     ) -> list[dict]:
         """As the call, but labels are text, as those of examples and of the bundle are."""
         texts = check_texts(texts)
@@ -211,7 +214,7 @@ class Predictor:
         for number, (text, spans) in enumerate(zip(texts, marks, strict=True)):
             self._check_marks(number, text, spans)
         texts = [text if isinstance(text, str) else tuple(text) for text in texts]
-        return self._answers([Query(*parts) for parts in zip(texts, pairs, marks, strict=True)], batch_size)
+        return self._answers([Query(*parts) for parts in zip(texts, pairs, marks, strict=True)], batch_size, role)
 
     def _check_marks(self, number: int, text: Text, spans: Sequence) -> None:
         count = self.bundle.reads.marks
@@ -236,9 +239,9 @@ class Predictor:
             for entry, query in part:
                 yield entry, next(answers) if isinstance(query, Query) else self.task.unanswered(self.bundle, query)
 
-    def _answers(self, queries: Sequence[Query], batch_size: int | None = None) -> list[dict]:
+    def _answers(self, queries: Sequence[Query], batch_size: int | None = None, role: str | None = None) -> list[dict]:
         queries = [_encodable(query) for query in queries]
-        rows, outputs = self._run(queries, batch_size)
+        rows, outputs = self._run(queries, batch_size, role)
         answers = [self.task.unanswered(self.bundle) for _ in queries]
         for number, results in outputs.items():
             if not _finite(results):
@@ -265,12 +268,15 @@ class Predictor:
         return [(rows[number], outputs[number]) if number in outputs else ([], []) for number in range(len(rows))]
 
     def _run(
-        self, queries: Sequence[Query], batch_size: int | None = None
+        self, queries: Sequence[Query], batch_size: int | None = None, role: str | None = None
     ) -> tuple[list[list[Row]], dict[int, list[dict[str, Any]]]]:
         """The rows of each query, and number of a query -> the model's outputs for it, of those that have words."""
+        prefix, empty = self.bundle.prefix(role), self.bundle.empty_length
+        if prefix:
+            queries = [query._replace(text=_prefixed(query.text, prefix)) for query in queries]
+            empty = len(self.bundle.features.encode([prefix])[0])
         rows = self.task.encode(self.bundle, queries) if queries else []
         self.unread.add(queries, rows)
-        empty = self.bundle.empty_length
         filled = [(number, row) for number, parts in enumerate(rows) for row in parts if len(row) > empty]
         inputs = self.runner.inputs(filled)
         signatures = [self.runner.signature(queries[number]) for number, _ in inputs]
@@ -425,6 +431,10 @@ def _finite(outputs: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the numbers that a model gives are none that JSON lacks."""
     arrays = (np.asarray(value) for output in outputs for value in output.values() if hasattr(value, "dtype"))
     return all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f")
+
+
+def _prefixed(text: Text, prefix: str) -> Text:
+    return prefix + text if isinstance(text, str) else (prefix, *text)
 
 
 def _encodable(query: Query) -> Query:

@@ -135,7 +135,7 @@ def student(teacher: keras.Model, bundle: Bundle, size: str) -> tuple[keras.Mode
     if TEXT_SIDES[name] is not TEXT_SIDES[bundle.family]:
         empty = Bundle(name, "embed", asdict(config), bundle.max_length, card=bundle.card)
         return saving.build(empty), empty
-    own = replace(own, family=name, config=asdict(config))
+    own = replace(own, family=name, config=asdict(config), roles={})
     if not FAMILIES[name].reads_vocabulary(own.config):
         return saving.build(own), own
     own = replace(own, config=own.config | {"vocabulary_size": len(bundle.vocab)})

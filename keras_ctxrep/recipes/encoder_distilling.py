@@ -214,7 +214,7 @@ def _student(
                     weights = factors(weights[0], [counted.get(numbers_of[piece], 0) for piece in pieces], width)
             layer.set_weights(weights)
     kept_rates = {name: bundle.config[name] for name in rates}  # of later fine-tuning
-    return ModelFolder(own, replace(small, config=small.config | kept_rates, card=""))
+    return ModelFolder(own, replace(small, config=small.config | kept_rates, card="", roles={}))
 
 
 def frequent_pieces(wordpiece: WordPiece, counts: Mapping[int, int], size: int) -> list[str]:

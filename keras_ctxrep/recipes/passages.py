@@ -96,12 +96,16 @@ def split(row: IndexRow, options: Indexing) -> Iterator[IndexRow]:
 
 
 def encoded(
-    rows: Iterator[IndexRow], model: Model, progress: Callable[[int], object], counts: Counts
+    rows: Iterator[IndexRow],
+    model: Model,
+    progress: Callable[[int], object],
+    counts: Counts,
+    role: str | None = None,
 ) -> Iterator[tuple[np.ndarray, list[IndexRow]]]:
     """Batches of vectors and rows; texts without words are left out."""
     done = 0
     while batch := list(islice(rows, TOGETHER)):
-        answers = model.encodings([row.text for row in batch])
+        answers = model.encodings([row.text for row in batch], role=role)
         counts.unread += [
             f"{row.source}: {answer['error']}" for row, answer in zip(batch, answers, strict=True) if "error" in answer
         ]

@@ -96,8 +96,8 @@ def _student(teacher: Bundle, counts: Counter[int], options: StaticDistillation)
     size = options.vocab_size
     vocab = teacher.vocab if size is None else tuple(frequent_pieces(corpora.word_pieces(teacher), counts, size))
     config = static.Config(words=len(vocab), width=options.dims, pieces=True)
-    changes = {"config": asdict(config), "vocab": vocab, "pooling": "mean", "normalize": True, "card": ""}
-    return replace(teacher, family="static", max_length=LENGTH, **changes)
+    changes = {"config": asdict(config), "vocab": vocab, "pooling": "mean", "normalize": True}
+    return replace(teacher, family="static", max_length=LENGTH, card="", roles={}, **changes)
 
 
 def _specials(bundle: Bundle) -> list[int]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_ctxrep.checks import first_line, printable
 from keras_ctxrep.inference.asgi import Application, Limits, Refused, json_bytes, json_object
+from keras_ctxrep.text.search import PASSAGE, QUERY
 
 if TYPE_CHECKING:
     from keras_ctxrep.inference.model import Model
@@ -146,8 +147,8 @@ class Models:
         } | _truncated(answer)
 
     def _nearest(self, model: "Model", text: str, sentences: Sequence[str]) -> dict:
-        vectors = model.encode([text, *sentences])
-        cosines = model.similarity(vectors[0], vectors[1:])[0]
+        query, passage = (role if role in model.bundle.roles else None for role in (QUERY, PASSAGE))
+        cosines = model.similarity(model.encode(text, role=query), model.encode(sentences, role=passage))[0]
         order = np.argsort(-cosines, kind="stable")
         return {"nearest": [{"number": int(number), "cosine": float(cosines[number])} for number in order]}
 

@@ -100,6 +100,8 @@ class Bundle:
         columns: names of the columns, or their numbers, in the files that a task model was trained from.
         scripts: of the letters of the text that an ELMo was pretrained on, as `text.scripts.script` names them, for a
             warning of texts in others; empty: not known.
+        roles: what is put before a text by its role, such as {"query": "query: ", "passage": "passage: "}, where an
+            encoder was trained so; "": before a text without a role. Empty: nothing is.
         base: of a model folder that has changes of an encoder's weights instead of weights: {"name": of the encoder,
             "weights": SHA-256 of its file of weights}.
         versions: of the packages that wrote it.
@@ -127,6 +129,7 @@ class Bundle:
     dims: int | None = None
     columns: dict = field(default_factory=dict)
     scripts: tuple[str, ...] = ()
+    roles: dict = field(default_factory=dict)
     base: dict = field(default_factory=dict)
     versions: dict = field(default_factory=dict)
     files: dict = field(default_factory=dict)
@@ -194,6 +197,21 @@ class Bundle:
         own: dict[str, Any] = {"labels": (), "columns": {}, "head": {}, "stack": {}, "extra_embeddings": {}}
         return replace(self, task="embed", reads=Reads(), settings={}, **own)
 
+    def prefix(self, role: str | None) -> str:
+        """What is put before a text of a role, by an encoder; see `roles`.
+
+        Args:
+            role: its name; None: the text has none.
+
+        Raises:
+            ValueError: there is no such role.
+        """
+        roles = self.roles if self.encodes else {}
+        if role is None or role in roles:
+            return roles.get(role or "", "")
+        names = ", ".join(repr(name) for name in roles if name)
+        raise ValueError(f"role={role!r}: {f'this model has {names}' if names else 'this model has no roles'}")
+
     @property
     def vector(self) -> str:
         """How a vector of a text is made, for cards and READMEs."""
@@ -210,8 +228,9 @@ class Bundle:
         content = {TOKENIZER: self.tokenizer.encode()} if self.tokenizer else content
         hashes = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()} | (files or {})
         checks = {name: value for name, value in asdict(self).items() if name not in ("vocab", "card", "tokenizer")}
-        if not self.scripts:  # earlier versions of the package read a bundle without
-            del checks["scripts"]
+        for name in ("scripts", "roles"):  # earlier versions of the package read a bundle without
+            if not checks[name]:
+                del checks[name]
         if self.special_tokens == SpecialTokens():  # likewise
             del checks["special_tokens"]
         if UPDATES not in hashes:  # a model is whole wherever else it is written
@@ -237,6 +256,18 @@ def save(bundle: Bundle, folder: str | Path) -> None:
             path.write_bytes(data)
     if not bundle.card:  # that of an earlier model
         (folder / CARD).unlink(missing_ok=True)
+
+
+def complete_roles(prefixes: Mapping[str, str]) -> dict[str, str]:
+    """`Bundle.roles` of prefixes by role: "query" and "passage", which search uses, have none unless they are given.
+
+    Args:
+        prefixes: by role; if all are empty, there are no roles.
+
+    >>> complete_roles({"query": "query: "}), complete_roles({"query": ""})
+    ({'query': 'query: ', 'passage': ''}, {})
+    """
+    return {"query": "", "passage": "", **prefixes} if any(prefixes.values()) else {}
 
 
 def pretrained_card(card: str) -> str:
@@ -342,7 +373,7 @@ def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
         checks.check_values({name: hint for name, hint in hints.items() if name not in made}, content)
         for name, allowed in _CHECKED.items():
             checks.check_values(allowed, content.get(name, {}), f"{name}.")
-        for name in ("files", "base", "columns"):
+        for name in ("files", "base", "columns", "roles"):
             checks.check_values(dict.fromkeys(content.get(name, ()), str), content.get(name, {}), f"{name}.")
         for name in ("labels", "scripts"):
             content[name] = tuple(content.get(name, ()))

@@ -19,6 +19,7 @@ from keras_ctxrep.version import install_hint
 
 __all__ = ["Encoder", "Hit", "Index", "nearest"]
 
+QUERY, PASSAGE = "query", "passage"  # the roles of `Bundle.roles` that search uses
 GRAPHS = "usearch"  # the library of the graphs, and its name in a manifest
 GRAPH_ROWS = 50_000  # rows from which a graph is worth the minute that it takes to build
 BLOCK = 8192  # rows whose scores are in memory at a time
@@ -37,7 +38,7 @@ class Encoder(Protocol):
     @property
     def bundle(self) -> Any: ...
 
-    def encode(self, texts: Sequence[str]) -> np.ndarray: ...
+    def encode(self, texts: Sequence[str]) -> np.ndarray: ...  # with `role`, if its bundle has roles
 
 
 class Hit(NamedTuple):
@@ -238,9 +239,12 @@ class Index:
         storage: "float32"; "float16", half the size; or "int8", codes of a quarter of the size, which choose the
             candidates, over float16 vectors, which decide between them and of an opened index stay on the disk.
         encoder: of the texts, with which strings are searched; see `of_texts`.
+        role: with which `vectors` were encoded, if with one. Strings are searched with "query" where it is "passage",
+            else with the same.
 
     Raises:
-        ValueError: a vector without direction, columns of different lengths, or an id that is there twice.
+        ValueError: a vector without direction, columns of different lengths, an id that is there twice, or the encoder
+            has no such role.
 
     >>> index = Index([[1, 0], [1, 1], [0, 2]], texts=["east", "north-east", "north"], ids=["e", "ne", "n"])
     >>> [(hit.id, round(hit.score, 3)) for hit in index.search([[0, 1]], top=2)[0]]
@@ -259,10 +263,11 @@ class Index:
         *,
         storage: str = "float32",
         encoder: Encoder | None = None,
+        role: str | None = None,
     ):
         if storage not in STORAGES:
             raise ValueError(f"storage={storage!r}: one of {', '.join(STORAGES)}")
-        self.storage, self.encoder, self.made_by = storage, encoder, identity(encoder)
+        self.storage, self.encoder, self.made_by = storage, encoder, identity(encoder, role)
         self._rows: Sequence[IndexRow] = ()
         self._next = 0
         self._graph: Graph | None = None
@@ -279,15 +284,17 @@ class Index:
         ids: Sequence[str] | None = None,
         fields: Sequence[Mapping[str, Any]] | None = None,
         storage: str = "float32",
+        role: str | None = None,
     ) -> "Index":
         """An index of texts.
 
         Args:
             texts, ids, fields, storage: see the class.
             encoder: what `keras_ctxrep.load` gives of a model folder, a SavedModel or a .tflite file of an encoder.
+            role: of the texts (default: "passage", of an encoder that has roles); see the class.
         """
-        texts = check_texts(texts)
-        return cls(_vectors_of(texts, encoder), texts, ids, fields, storage=storage, encoder=encoder)
+        texts, role = check_texts(texts), role or passages_role(encoder)
+        return cls(_vectors_of(texts, encoder, role), texts, ids, fields, storage=storage, encoder=encoder, role=role)
 
     @classmethod
     def open(cls, folder: str | Path, encoder: Encoder | None = None) -> "Index":
@@ -338,6 +345,11 @@ class Index:
     def next_id(self) -> int:
         """The number that the next row without an id gets."""
         return self._next
+
+    @property
+    def role(self) -> str | None:
+        """The role with which its texts were encoded, if with one."""
+        return self.made_by.get("role")
 
     @property
     def rows(self) -> Sequence[IndexRow]:
@@ -450,7 +462,7 @@ class Index:
         texts = check_texts(queries)
         if self.encoder is None:
             raise ValueError("this index has no encoder: give vectors, or open it with the encoder of its texts")
-        return _vectors_of(texts, self.encoder)
+        return _vectors_of(texts, self.encoder, QUERY if self.role == PASSAGE else self.role)
 
     def _check_encoder(self, encoder: Encoder, folder: str | Path) -> None:
         """Raises a ValueError unless an encoder gives the vectors that the index has.
@@ -458,17 +470,21 @@ class Index:
         Its files tell, by their hashes; of other files the vectors do, of the first texts of the index: one model saved
         twice has the same but for rounding, and a .tflite file of a model those of its folder but for quantization.
         """
-        given, made_by = identity(encoder), self.made_by
+        made_by = self.made_by
         name = made_by.get("name") or "another encoder"
         refusal = f"{folder}: it was made by {printable(name)}; search it with that, or make it again"
+        try:
+            given = identity(encoder, self.role)
+        except ValueError as error:
+            raise ValueError(f"{refusal} ({error})") from None
         files = made_by.get("files") if isinstance(made_by.get("files"), dict) else {}
         files = {file: digest for file, digest in (files or {}).items() if file in given.get("files", {})}
         different = sorted(file for file, digest in files.items() if given["files"][file] != digest)
         if vocabulary := {VOCAB, TOKENIZER}.intersection(different):
             raise ValueError(f"{refusal} (another {vocabulary.pop()})")
-        for key in ("family", "pooling", "normalize"):
+        for key in ("family", "pooling", "normalize", "prefix"):
             if key in given and key in made_by and given[key] != made_by[key]:
-                raise ValueError(f"{refusal} ({key} is {given[key]} and was {printable(made_by[key])})")
+                raise ValueError(f"{refusal} ({key} is {printable(given[key])} and was {printable(made_by[key])})")
         if not different and files.keys() - {VOCAB, TOKENIZER}:
             return
         numbers = [number for number in range(min(PROBES, len(self))) if self._rows[number].text]
@@ -476,7 +492,7 @@ class Index:
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of texts that are cut, which are not the caller's
-            vectors = unit(encoder.encode([self._rows[number].text for number in numbers]), "vector")
+            vectors = unit(_encode([self._rows[number].text for number in numbers], encoder, self.role), "vector")
         if vectors.shape[1] != self.width:
             raise ValueError(f"{refusal} (its vectors have {vectors.shape[1]} numbers and were {self.width} wide)")
         cosine = float((vectors * np.asarray(self._vectors[numbers], np.float32)).sum(1).min())
@@ -484,11 +500,16 @@ class Index:
             raise ValueError(f"{refusal} (its vectors of the same texts have a cosine of {cosine:.2f})")
 
 
-def _vectors_of(texts: Sequence[str], encoder: Encoder) -> np.ndarray:
+def _encode(texts: Sequence[str], encoder: Encoder, role: str | None) -> np.ndarray:
+    options: dict[str, Any] = {} if role is None else {"role": role}
+    return encoder.encode(texts, **options)
+
+
+def _vectors_of(texts: Sequence[str], encoder: Encoder, role: str | None) -> np.ndarray:
     """The vectors of texts, (N, D); a ValueError names the first text that has zeros, which have no direction."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".* have vectors of zeros", UserWarning)  # of which the error speaks
-        vectors = np.asarray(encoder.encode(texts))
+        vectors = np.asarray(_encode(texts, encoder, role))
     if len(texts) and len(empty := np.flatnonzero(~vectors.any(-1))):
         raise ValueError(
             f"text {empty[0]}, {texts[empty[0]][:60]!r}: only zeros, which have no direction: no words in this text, "
@@ -497,14 +518,25 @@ def _vectors_of(texts: Sequence[str], encoder: Encoder) -> np.ndarray:
     return vectors
 
 
-def identity(encoder: Encoder | None) -> dict[str, Any]:
-    """What tells an encoder from others: family, pooling, and the hashes of its files; {} of none."""
+def passages_role(encoder: Encoder) -> str | None:
+    """The role with which the texts of an index are encoded, of an encoder that has roles."""
+    return PASSAGE if PASSAGE in getattr(getattr(encoder, "bundle", None), "roles", ()) else None
+
+
+def identity(encoder: Encoder | None, role: str | None = None) -> dict[str, Any]:
+    """What tells an encoder from others: family, pooling, and the hashes of its files; {} of none.
+
+    Args:
+        encoder: what gives the vectors.
+        role: with which it gives them; then also the role and its prefix.
+    """
     bundle = getattr(encoder, "bundle", None)
     if bundle is None:
         return {}
     path = getattr(getattr(encoder, "engine", None), "path", None)
     values = {"name": None if path is None else str(Path(path).resolve()), "family": bundle.family}
-    return values | {"pooling": bundle.pooling, "normalize": bundle.normalize, "files": dict(bundle.files)}
+    values |= {"pooling": bundle.pooling, "normalize": bundle.normalize, "files": dict(bundle.files)}
+    return values | ({} if role is None else {"role": role, "prefix": bundle.of_encoder().prefix(role)})
 
 
 def _rows(

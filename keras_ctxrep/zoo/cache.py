@@ -58,7 +58,8 @@ def describe(entry: Entry, cache: str | Path | None = None) -> dict[str, Any]:
 def find(name: str | Path, cache: str | Path | None = None) -> Path:
     """The path of a model: a path that exists, or the folder of a published model in the package or in the cache.
 
-    Only a model of the Hugging Face Hub is downloaded: its name is an address.
+    Only a model of the Hugging Face Hub is downloaded: its name is an address. A folder of `transformers` is converted
+    into the cache, see `hub.converted`.
 
     Args:
         name: a folder or a file, FILE.tflite/NAME of one with several models, a name of the list, or hf://OWNER/NAME.
@@ -70,6 +71,8 @@ def find(name: str | Path, cache: str | Path | None = None) -> Path:
     >>> print(find("."))
     .
     """
+    if hub.is_published(Path(name)):
+        return hub.converted(name, cache, report=warnings.warn)
     if part(name)[0].exists():
         return Path(name)
     if places.is_tflite(name):

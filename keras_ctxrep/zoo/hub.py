@@ -26,7 +26,7 @@ from keras_ctxrep.checks import printable, read_json
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.families import TEXT_SIDES
 from keras_ctxrep.transport import open_url, read_all, reason_of
-from keras_ctxrep.version import install_hint
+from keras_ctxrep.version import __version__, install_hint
 from keras_ctxrep.zoo import folders
 from keras_ctxrep.zoo.download import fetch
 
@@ -45,14 +45,17 @@ FILES = (
     "vocab.json",
     "merges.txt",
     "added_tokens.json",
-    "modules.json",  # this and the next file are of sentence-transformers
+    "modules.json",  # this and the next two files are of sentence-transformers
     "sentence_bert_config.json",
+    "config_sentence_transformers.json",
     "*_Pooling/config.json",
     "*.safetensors.index.json",
     WEIGHTS,
     bundles.NAME,  # a model folder as it is, of a family that has no form of `transformers`
     bundles.WEIGHTS,
 )
+PICKLED = ("pytorch_model*.bin", "pytorch_model.bin.index.json")  # read from a folder of one's own alone
+WHOLE = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"}
 SECONDS, LARGEST, PAGES = 60, 16 << 20, 20  # of a listing: time and bytes of a page, number of pages
 _NAME = re.compile(r"hf://((?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*)(?:@(\w[\w./-]*))?")
 _COMMIT = re.compile("[0-9a-f]{40}")
@@ -91,17 +94,52 @@ def get(
     with folders.lock(folder, name, report):
         if not folders.is_whole(folder):
             paths, verified = _download(repository, commit)
-            from keras_ctxrep import saving  # heavy, and not needed before
-            from keras_ctxrep.convert import huggingface
-
-            read = saving.load if bundles.NAME in paths else huggingface.read
-            with folders.warnings_reported(report):
-                model, bundle = read(source)
             hashes = {path: sha256(source / path) for path in paths}
             origin = {"name": f"{PREFIX}{repository.repository}@{commit}", "found": hashes, "verified": verified}
-            folders.save(folder, model, replace(bundle, card=_card(origin) + bundle.card), origin)
+            state = "as the Hub lists them" if verified else "from the cache, not compared with the Hub"
+            _convert(source, folder, origin, state, report)
     repository.remember(commit)
     return folder
+
+
+def is_published(path: Path) -> bool:
+    """Whether a folder is one of `transformers`, with its configuration and weights, and no model folder."""
+    files = {file.name for file in path.iterdir()} if path.is_dir() else set()
+    return "config.json" in files and bundles.NAME not in files and bool(files & WHOLE)
+
+
+def converted(source: str | Path, cache: str | Path | None = None, report: folders.Report = print) -> Path:
+    """The model folder of a folder of `transformers`, such as a snapshot of the Hub, in the cache.
+
+    It is converted when its files were not before: the name of the model folder is a hash of theirs.
+
+    Args:
+        source: the folder, see `is_published`.
+        cache, report: as in `get`.
+
+    Raises:
+        ValueError: as in `convert.huggingface.read`.
+    """
+    source = Path(source)
+    hashes = {path: sha256(source / path) for path in _wanted(source, (*FILES, *PICKLED))}
+    identity = hashlib.sha256(repr((__version__, hashes)).encode()).hexdigest()
+    folder = places.cache_folder(cache) / "hf" / "folders" / identity[:32]
+    with folders.lock(folder, str(source), report):
+        if not folders.is_whole(folder):
+            report(f"{source} is converted, once, into {folder}")
+            _convert(source, folder, {"name": str(source), "found": hashes}, "of a folder", report)
+    return folder
+
+
+def _convert(source: Path, folder: Path, origin: dict, state: str, report: folders.Report) -> None:
+    """Writes the model folder of what is in a folder, which `state` says something of."""
+    from keras_ctxrep import saving  # heavy, and not needed before
+    from keras_ctxrep.convert import huggingface
+
+    read = saving.load if bundles.NAME in origin["found"] else huggingface.read
+    with folders.warnings_reported(report):
+        model, bundle = read(source)
+    folders.save(folder, model, replace(bundle, card=_card(origin, state) + bundle.card), origin)
 
 
 def push(
@@ -193,14 +231,13 @@ def _has_weights(paths: Collection[str]) -> bool:
     return any(path in paths for path in ("model.safetensors", "model.safetensors.index.json", bundles.WEIGHTS))
 
 
-def _wanted(folder: Path) -> list[str]:
+def _wanted(folder: Path, patterns: Collection[str] = FILES) -> list[str]:
     """The files of a folder that a model is read from."""
     files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
-    return [file for file in files if any(fnmatchcase(file, pattern) for pattern in FILES)]
+    return [file for file in files if any(fnmatchcase(file, pattern) for pattern in patterns)]
 
 
-def _card(origin: dict) -> str:
-    state = "as the Hub lists them" if origin["verified"] else "from the cache, not compared with the Hub"
+def _card(origin: dict, state: str) -> str:
     rows = "".join(f"- {printable(file)}: SHA-256 {digest}\n" for file, digest in origin["found"].items())
     return f"# {origin['name']}\n\nConverted from these files, {state}:\n\n{rows}"
 

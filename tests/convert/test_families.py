@@ -1,6 +1,7 @@
 """Hugging Face folders of BERT's relatives: read, against `transformers`' records, and written back."""
 
 import json
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import keras_ctxrep as ctx
 from keras_ctxrep import saving
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import huggingface
@@ -22,6 +24,15 @@ CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 TASKS = {"Model": "embed", "MaskedLM": "pretrainer", "SequenceClassification": "classify"}
 TASKS |= {"TokenClassification": "tag", "QuestionAnswering": "answer"}
 every_case = pytest.mark.parametrize(("family", "name"), CASES)
+
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+MPNET = Path(os.environ.get("CTXREP_MPNET", SHARED / "all-mpnet-base-v2"))
+VECTORS = {  # by transformers 5.24 in float64: the first numbers, and the cosines with the first text
+    "The river burst its banks after three days of rain.": ([-0.023899, -0.049823, -0.019459, 0.019489], 1.0),
+    "Schön, naïve café: 12.5% of 300 people!": ([-0.015536, -0.004074, -0.009989, 0.007948], 0.061205),
+    "a " * 500: ([0.00318, 0.001506, -0.017671, 0.018392], 0.046263),  # cut
+}
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +165,15 @@ def test_other_formats_hold_a_bert_alone(family):
     assert asdict(tiny.config(family))["width"] == 8
     with pytest.raises(ValueError, match=f"a model of the family '{family}': this format holds a BERT"):
         common.architecture_to_write(bundle)
+
+
+@pytest.mark.skipif(not MPNET.exists(), reason="sentence-transformers/all-mpnet-base-v2 is not here: CTXREP_MPNET")
+@pytest.mark.trains
+@pytest.mark.filterwarnings("ignore:.*(is converted, once|read as MPNetModel|left out|were longer than)")
+def test_the_published_mpnet(tmp_path, monkeypatch):
+    monkeypatch.setenv("CTXREP_CACHE", str(tmp_path))
+    model = ctx.load(MPNET, engine="keras")
+    vectors = model.encode([*VECTORS])
+    np.testing.assert_allclose(vectors[:, :4], [numbers for numbers, _ in VECTORS.values()], atol=2e-6)
+    np.testing.assert_allclose(vectors @ vectors[0], [cosine for _, cosine in VECTORS.values()], atol=5e-6)
+    assert (model.bundle.max_length, model.bundle.roles) == (384, {})

@@ -201,6 +201,18 @@ def test_equal_vectors_of_many_texts():
     assert distances.any() and (distances <= 1e-5 * np.linalg.norm(expected, axis=1)).all()
 
 
+def test_vectors_of_a_model_with_answers(asked, without_tensorflow, monkeypatch):
+    """By the graph of its encoder, until its Keras model is asked for."""
+    monkeypatch.setattr(speeds, "known", lambda *_: None)
+    model = ctx.load("sentiment_en")
+    vectors = model.encode(TEXTS[:3])
+    assert not asked
+    expected = ctx.load("sentiment_en", engine="keras").encode(TEXTS[:3])
+    np.testing.assert_allclose(vectors, expected, atol=2e-5)
+    assert model.keras_model is not None
+    np.testing.assert_array_equal(model.encode(TEXTS[:3]), expected)
+
+
 def test_models_of_the_package_answer_without_tensorflow(tmp_path):
     """Nor is anything written into the cache, which need not be writable."""
     code = """
@@ -213,7 +225,9 @@ print(ctx.load("names_en")(text)["entities"][0]["text"])
 print(ctx.load("answers_en")("Who met Tim Cook?", text)["answer"])
 print(ctx.load("masked_en")("Paris is the capital of [MASK].")[0][0].piece)
 print(ctx.load("g2p_en")("cat")["text"])
-for name in ("similar_en", "bert_3_384_12/books_wiki_en", "static_128", "glove_50", "elmo_2x512_128_512cnn_1xhighway"):
+answers = ("sentiment_en", "names_en", "answers_en")
+encoders = ("similar_en", "bert_3_384_12/books_wiki_en", "static_128", "glove_50", "elmo_2x512_128_512cnn_1xhighway")
+for name in answers + encoders:
     assert ctx.load(name).encode([text, "A cat."]).any(axis=1).all()
 """
     (tmp_path / "cache").write_text("a file, where no folder can be made")

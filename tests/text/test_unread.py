@@ -1,8 +1,10 @@
 """The warning of texts that a model cannot read."""
 
 import json
+import re
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ import keras_ctxrep as ctx
 from keras_ctxrep import recipes, zoo
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text import scripts as script_rules
+from keras_ctxrep.text import unread as unread_module
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.scripts import scripts_of
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
@@ -84,6 +87,41 @@ def test_elmo_knows_the_scripts_of_its_text():
     for scripts, text in ((("CYRILLIC",), "Погода сегодня"), (("LATIN",), "the weather")):
         assert message(replace(elmo, scripts=scripts), [text]) is None
     assert "(CYRILLIC)" in message(replace(elmo, scripts=("CYRILLIC",)), ["the weather"])
+
+
+GERMAN = """Die Fähre verließ mittags den Hafen, und niemand am Kai blickte von seiner Arbeit auf. Ich habe gestern mit
+    meiner Schwester über das Wetter gesprochen, weil es den ganzen Tag geregnet hat. Der Bundestag hat am Donnerstag
+    ein neues Gesetz beschlossen. Viele Menschen in der Stadt fahren lieber mit dem Fahrrad als mit dem Auto."""
+CZECH = """Trajekt opustil přístav v poledne a nikdo na nábřeží nezvedl oči od své práce. Dnes je krásné počasí a
+    půjdeme se projít do parku s našimi dětmi. Vláda ve středu schválila nový zákon o obnovitelných zdrojích energie.
+    Vlak do Brna má dnes bohužel čtyřicet minut zpoždění, protože silnice byla uzavřena."""
+TYPOS = """The fery left the harbuor at noon, and nobdy on the quay loked up from waht they were doing. Phtosynthesis
+    converts light enregy into chemical energy stored in moleculs such as sugrs. Shares of the compny fell in early
+    tradng after the quartelry report missed expectatons, and I can't beleive they cancelled the show again."""
+
+
+@pytest.mark.parametrize("name", ["bert_3_384_12", "bert_6_384_12", "static_128"])
+def test_words_that_fall_to_pieces(name):
+    """Those of other languages in the same script, not names, typing errors or source code."""
+    bundle = bundles.load(zoo.find(f"{name}/books_wiki_en"))
+    for text in (GERMAN, CZECH):
+        assert re.fullmatch(
+            r"a file: [6-9]\d% of the words fall to pieces of one or two letters; .*", message(bundle, [text])
+        )
+    code = Path(script_rules.__file__).read_text("utf-8").splitlines()
+    for texts in ([TYPOS], code, [READ["English"], READ["names"], READ["names and emoji"]] * 9):
+        assert message(bundle, texts) is None
+    assert message(bundle, [GERMAN[:90]]) is None  # too few to know
+
+
+def test_a_sample_of_each_call_is_looked_at(monkeypatch):
+    monkeypatch.setattr(unread_module, "_SAMPLE", 40)
+    counts = Unread(bundles.load(zoo.find("bert_3_384_12/books_wiki_en")))
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="fall to pieces"), counts.warning():
+            for text in [GERMAN] * 9:
+                counts.add([text], [counts.bundle.features.encode([text])])
+    assert 80 <= counts.words < 200
 
 
 def test_scripts_of_vocabularies():

@@ -20,6 +20,7 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
 from keras_ctxrep.text.pretraining import MARKERS
+from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep_tflite import quantize, runtime
 from tests import golden_text, tiny
@@ -66,6 +67,19 @@ def run(compiled):
 def test_golden_strings(run, golden_strings):
     printed = run("compare", golden_strings)
     assert printed.count(" 0 differences") == len(list(golden_strings.iterdir())) > 5
+
+
+def test_roles(run, tmp_path):
+    bundle = tiny.bundle("embed", max_length=8, roles={"query": "she: ", "passage": "the ", "": "a "})
+    for name, data in bundle.files_as_bytes().items():
+        (tmp_path / name).write_bytes(data)
+    *printed, cosine, error = run("roles", tmp_path, "the cat", "").splitlines()
+    rows = bundle.features.encode([f"{prefix}the cat" for prefix in ("she: ", "the ", "a ")])
+    ids = bundle.features.collate(rows, length=8)["token_ids"]
+    assert [json.loads(line) for line in printed] == [[row, [0] * 8] for row in ids.tolist()]
+    query, passage = unit(ids[:2])
+    assert float(cosine) == pytest.approx(query @ passage)
+    assert re.fullmatch("role=title: this model has (query, passage|passage, query)", error)
 
 
 @pytest.mark.trains

@@ -9,6 +9,7 @@ import pytest
 from keras_ctxrep import places, saving, tasks
 from keras_ctxrep.options import Tflite
 from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.artifacts import UPDATES
 from keras_ctxrep_tflite import graphs, quantize
 from tests import tiny
 
@@ -83,10 +84,11 @@ def test_which_graph_is_used(tmp_path, monkeypatch, tflite_in_process):
 def test_of_the_models_of_the_package(folder):
     """Each has a graph of its present bundle and weights: `benchmarks/release.py --graphs` writes them anew."""
     bundle = bundles.load(folder)
-    for name in (graphs.GRAPH, graphs.MASKED) if bundle.fills else (graphs.GRAPH,):
+    others = {graphs.MASKED: bundle.fills, graphs.ENCODER: UPDATES in bundle.files and not bundle.encodes}
+    for name in (graphs.GRAPH, *(name for name, has in others.items() if has)):
         graph = graphs.Graph.of(folder, bundle, name)
         assert graph is not None and graph.path.stat().st_size < 100_000
-        kept = bundle.task in tasks.SERVED or name == graphs.MASKED
+        kept = name == graphs.MASKED or (bundle.task in tasks.SERVED and name == graphs.GRAPH)
         assert graph.bundle.task == (bundle.task if kept else "embed")
 
 

@@ -23,6 +23,7 @@ from keras_ctxrep.cli import main
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.pretraining import MARKERS
+from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep_tflite import page, quantize, runtime
 from tests import golden, golden_text, tiny
 from tests.reference import unicode_tables
@@ -141,39 +142,76 @@ def test_one_of_several_models(tmp_path):
     assert process.stdout.splitlines() == [*expected, "several models in this file: name one of names, films, roles"]
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
-def test_a_page_reacts_while_texts_are_encoded(tmp_path):
-    """100 texts, each of which keeps the processor busy for 4 ms, are interrupted about every 20 ms."""
-    for name, data in tiny.bundle("embed").files_as_bytes().items():
-        (tmp_path / name).write_bytes(data)
-    script = tmp_path / "encode.mjs"
-    script.write_text(
+def of_predictor(folder, bundle, script):
+    """What a script prints in Node, as JSON, that begins with the parts of a `Predictor`."""
+    for name, data in bundle.files_as_bytes().items():
+        (folder / name).write_bytes(data)
+    (folder / "script.mjs").write_text(
         f"""
         import {{ readFileSync }} from "node:fs";
         import {{ Predictor }} from {json.dumps((page.WEB / "ctxrep.js").as_uri())};
         import {{ Unicode }} from {json.dumps((page.WEB / "text.js").as_uri())};
         const read = (path) => readFileSync(path, "utf-8");
         const unicode = new Unicode(JSON.parse(read({json.dumps(str(page.WEB / "unicode.json"))})));
-        const vocab = read({json.dumps(str(tmp_path / "vocab.txt"))}).trimEnd().split("\\n");
-        const bundle = JSON.parse(read({json.dumps(str(tmp_path / "bundle.json"))}));
-        const model = new Predictor(bundle, vocab, unicode, () => {{
+        const vocab = read({json.dumps(str(folder / "vocab.txt"))}).trimEnd().split("\\n");
+        const bundle = JSON.parse(read({json.dumps(str(folder / "bundle.json"))}));
+        {script}
+        """
+    )
+    process = subprocess.run(["node", folder / "script.mjs"], capture_output=True, text=True, encoding="utf-8")
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_a_page_reacts_while_texts_are_encoded(tmp_path):
+    """100 texts, each of which keeps the processor busy for 4 ms, are interrupted about every 20 ms."""
+    result = of_predictor(
+        tmp_path,
+        tiny.bundle("embed"),
+        """
+        const model = new Predictor(bundle, vocab, unicode, () => {
           const end = performance.now() + 4;
           while (performance.now() < end);
-          return {{ vector: {{ data: [1, 2], shape: [2] }} }};
-        }});
+          return { vector: { data: [1, 2], shape: [2] } };
+        });
         let [reactions, done] = [0, false];
         const react = () => done || (reactions++, setImmediate(react));
         setImmediate(react);
         const vectors = await model.encode(Array(100).fill("the cat"));
         done = true;
-        console.log(JSON.stringify({{ reactions, vectors: vectors.map((vector) => [...vector]) }}));
-        """
+        console.log(JSON.stringify({ reactions, vectors: vectors.map((vector) => [...vector]) }));
+        """,
     )
-    process = subprocess.run(["node", str(script)], capture_output=True, text=True, encoding="utf-8")
-    assert process.returncode == 0, process.stderr
-    result = json.loads(process.stdout)
     assert result["vectors"] == [[1, 2]] * 100
     assert result["reactions"] >= 10
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_roles(tmp_path):
+    """Vectors that are the ids of a text, of each role, and of a search."""
+    bundle = tiny.bundle("embed", max_length=8, roles={"query": "she: ", "passage": "the ", "": "a "})
+    result = of_predictor(
+        tmp_path,
+        bundle,
+        """
+        const model = new Predictor(bundle, vocab, unicode, ({ token_ids: ids }) => {
+          return { vector: { data: [...ids, 0, 0, 0, 0].slice(0, 8), shape: [8] } };
+        });
+        const texts = ["the cat", ""];
+        const vectors = [];
+        for (const role of ["query", "passage", null]) vectors.push(...(await model.encode(texts, role)));
+        const [{ score }] = await model.search(texts[0], texts.slice(0, 1));
+        const error = await model.encode(texts, "title").catch(({ message }) => message);
+        console.log(JSON.stringify({ vectors: vectors.map((vector) => [...vector]), score, error }));
+        """,
+    )
+    rows = bundle.features.encode([f"{prefix}the cat" for prefix in bundle.roles.values()])
+    ids = bundle.features.collate(rows, length=8)["token_ids"]
+    assert result["vectors"] == [vector for row in ids.tolist() for vector in (row, [0] * 8)]
+    query, passage = unit(ids[:2])
+    assert result["score"] == pytest.approx(query @ passage)
+    assert result["error"] == "role=title: this model has query, passage"
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,16 @@
 import base64
 import hashlib
 import json
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 
+import keras_ctxrep as ctx
 from keras_ctxrep import saving, zoo
 from keras_ctxrep.atomic import sha256
 from keras_ctxrep.cli.main import main
@@ -279,11 +282,48 @@ def test_what_is_read_beside_the_weights(server):
     files["modules.json"] = b'[{"path": ""}, {"path": "2_Dense"}]'
     files["2_Dense/model.safetensors"] = b"of another library"
     files["added_tokens.json"] = b'{"<user>": 7}'
+    files["config_sentence_transformers.json"] = b'{"prompts": {"query": "query: "}}'
     lines = []
     folder = hub.get("hf://some/bert", endpoint=server.address, report=lines.append)
-    assert bundle_of(folder).max_length == 7
+    assert bundle_of(folder).max_length == 7 and bundle_of(folder).roles == {"query": "query: ", "passage": ""}
     assert any("added tokens, which are not looked for in texts: <user>" in line for line in lines)
     assert any("2_Dense, weights of sentence-transformers" in line for line in lines)
+
+
+@pytest.fixture
+def downloaded(published, tmp_path, monkeypatch):
+    """A folder as the clients of the Hub give it, and a cache."""
+    monkeypatch.setenv("CTXREP_CACHE", str(tmp_path / "cache"))
+    return Path(shutil.copytree(published / "files", tmp_path / "downloaded"))
+
+
+def test_a_folder_of_transformers_is_loaded(downloaded, published, tmp_path, monkeypatch):
+    lines = []
+    folder = hub.converted(downloaded, report=lines.append)
+    assert lines == [f"{downloaded} is converted, once, into {folder}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(huggingface, "read", None)  # not called again, for another place of the same files either
+        model = ctx.load(downloaded, engine="keras")
+        assert zoo.find(downloaded.rename(tmp_path / "moved")) == model.engine.path == folder
+    assert model("x y") == ctx.load(published / "model", engine="keras")("x y")
+    assert model.bundle.labels == ("bad", "good")
+    assert sha256(tmp_path / "moved" / "model.safetensors") in model.bundle.card
+    (tmp_path / "moved" / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    other = hub.converted(tmp_path / "moved", report=lines.append)
+    assert other != folder and not bundle_of(other).lowercase
+
+
+@pytest.mark.filterwarnings("ignore:.*is converted, once")
+def test_a_folder_that_is_not_supported(downloaded, capsys):
+    options = json.loads((downloaded / "config.json").read_text())
+    (downloaded / "config.json").write_text(json.dumps(options | {"model_type": "t5"}))
+    with pytest.raises(ValueError, match=r"config\.json: the option model_type is 't5'; only 'bert' or "):
+        ctx.load(downloaded)
+    assert main(["predict", str(downloaded), "--input", str(downloaded / "vocab.txt")]) == 1
+    assert "the option model_type is 't5'" in capsys.readouterr().err
+    (downloaded / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"downloaded: .*bundle\.json"):
+        ctx.load(downloaded)
 
 
 def test_predictions_by_name(server, tmp_path, capsys):

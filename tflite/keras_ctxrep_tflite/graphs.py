@@ -19,9 +19,10 @@ from keras_ctxrep.text.artifacts import CARD, NAME, VOCAB, WEIGHTS
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_tflite import weights
 
-__all__ = ["GRAPH", "MASKED", "Graph", "write"]
+__all__ = ["ENCODER", "GRAPH", "MASKED", "Graph", "write"]
 
 GRAPH, MASKED = "graph.xz", "masked_graph.xz"  # of what answers or encodes, and of a masked language model
+ENCODER = "encoder_graph.xz"  # of the encoder of a model that answers
 SMALLEST = 64  # elements: smaller constants stay in the graph
 LARGEST = 64 << 20  # bytes of a graph that are read
 
@@ -51,7 +52,7 @@ def write(folder: str | Path, data: bytes, bundle: Bundle, name: str = GRAPH) ->
     Args:
         folder: of the model.
         data, bundle: the float32 model and its bundle, as `quantize.float_model` returns them.
-        name: of the file, `GRAPH` or `MASKED`.
+        name: of the file, `GRAPH`, `MASKED` or `ENCODER`.
 
     Returns: the file.
 
@@ -80,7 +81,7 @@ class Graph:
 
     Args:
         folder, bundle: of the model.
-        name: of the file, `GRAPH` or `MASKED`.
+        name: of the file, `GRAPH`, `MASKED` or `ENCODER`.
 
     Attributes:
         path: the file.

@@ -9,7 +9,7 @@
  * is what they mark. LiteRT comes from the page's import map, under the name "@litertjs/core", or is given.
  */
 
-import { featuresOf, rowsOf } from "./features.js";
+import { featuresOf, prefixOf, roleOf, rowsOf } from "./features.js";
 import { BUSY, pause } from "./pause.js";
 import { softmax } from "./sampling.js";
 import { checkTop, Index } from "./search.js";
@@ -282,8 +282,13 @@ export class Predictor {
     return result;
   }
 
-  /** @param {string|string[]} text @param {string|null} pair @param {(ran: Ran) => any} decode */
-  async answerTo(text, pair, decode) {
+  /**
+   * @param {string|string[]} text
+   * @param {string|null} pair
+   * @param {(ran: Ran) => any} decode
+   * @param {string|null} role of a text to encode
+   */
+  async answerTo(text, pair, decode, role = null) {
     const { bundle, features } = this;
     const { reads } = bundle;
     if (!reads.pair !== (pair === null)) {
@@ -292,10 +297,13 @@ export class Predictor {
     if (typeof text !== "string" && !reads.words) throw new TypeError("this model reads a string");
     text = typeof text === "string" ? wellFormed(text) : text.map(wellFormed);
     pair = pair === null ? null : wellFormed(pair);
+    const prefix = prefixOf(bundle, role);
+    if (prefix) text = prefix + text;
+    const nothing = prefix ? rowsOf(bundle, features, prefix, pair)[0].tokens.length : this.nothing;
     const rows = rowsOf(bundle, features, text, pair);
     const outputs = [];
     for (const row of rows) {
-      if (row.tokens.length > this.nothing) outputs.push(withLogits(await this.run(features.inputs(row)), bundle.task));
+      if (row.tokens.length > nothing) outputs.push(withLogits(await this.run(features.inputs(row)), bundle.task));
     }
     if (!outputs.length) return unanswered(bundle);
     const answer = decode({ bundle, text, pair, rows, outputs });
@@ -349,9 +357,10 @@ export class Predictor {
     return this.inTurn(() => this.answerTo(text, null, (ran) => ({ ...translated(ran), attention: attention(ran) })));
   }
 
-  /** @param {string} text @returns {Promise<{vector: number[]}>} */
-  embed(text) {
-    return this.only("embed", text);
+  /** @param {string} text @param {string|null} role as in `encode` @returns {Promise<{vector: number[]}>} */
+  embed(text, role = null) {
+    this.check("embed");
+    return this.inTurn(() => this.answerTo(text, null, embedded, role));
   }
 
   /**
@@ -359,10 +368,11 @@ export class Predictor {
    * draw between the texts.
    *
    * @param {string[]} texts
+   * @param {string|null} role "query" or "passage", of a model that was trained with a prefix for each
    * @returns {Promise<Float32Array[]>} zeros of a text without words, of which the console is told
    */
-  async encode(texts) {
-    const vectors = await this.vectors(texts);
+  async encode(texts, role = null) {
+    const vectors = await this.vectors(texts, role);
     const empty = vectors.indexOf(null);
     if (empty < 0) return /** @type {Float32Array[]} */ (vectors);
     const count = vectors.filter((vector) => vector === null).length;
@@ -372,8 +382,12 @@ export class Predictor {
     return vectors.map((vector) => vector ?? new Float32Array(width));
   }
 
-  /** @param {string[]} texts @returns {Promise<(Float32Array|null)[]>} null of a text without words */
-  async vectors(texts) {
+  /**
+   * @param {string[]} texts
+   * @param {string|null} role
+   * @returns {Promise<(Float32Array|null)[]>} null of a text without words
+   */
+  async vectors(texts, role) {
     if (!Array.isArray(texts)) throw new TypeError("encode reads a list of texts: encode([text])");
     const wrong = texts.findIndex((text) => typeof text !== "string");
     if (wrong >= 0) throw new TypeError(`text ${wrong} is not a string`);
@@ -384,22 +398,27 @@ export class Predictor {
         await pause();
         begin = performance.now();
       }
-      const { vector, error } = /** @type {any} */ (await this.embed(text));
+      const { vector, error } = /** @type {any} */ (await this.embed(text, role));
       vectors.push(error ? null : Float32Array.from(vector));
     }
     return vectors;
   }
 
-  /** @param {string[]} texts @returns {Promise<Float32Array[]>} rejected where a text has no words, to search by */
-  async directed(texts) {
-    const vectors = await this.vectors(texts);
+  /**
+   * @param {string[]} texts
+   * @param {string} role if the model has it
+   * @returns {Promise<Float32Array[]>} rejected where a text has no words, to search by
+   */
+  async directed(texts, role) {
+    const vectors = await this.vectors(texts, roleOf(this.bundle, role));
     const empty = vectors.indexOf(null);
     if (empty < 0) return /** @type {Float32Array[]} */ (vectors);
     throw new Error(`text ${empty}, ${JSON.stringify(texts[empty].slice(0, 60))}: ${NO_WORDS}`);
   }
 
   /**
-   * The documents whose vectors have the highest cosines with that of a text, the best first.
+   * The documents whose vectors have the highest cosines with that of a text, the best first. A model with roles reads
+   * the text as a "query", and documents that are texts as a "passage".
    *
    * @param {string} query
    * @param {Index|ArrayLike<number>[]|string[]} documents an index, vectors of `encode`, or texts, which are encoded in
@@ -410,10 +429,10 @@ export class Predictor {
    */
   async search(query, documents, top = 10) {
     checkTop(top);
-    const [vector] = await this.directed([query]);
+    const [vector] = await this.directed([query], "query");
     if (documents instanceof Index) return documents.search(vector, top);
     const given = /** @type {any[]} */ (documents);
-    return new Index(typeof given[0] === "string" ? await this.directed(given) : given).search(vector, top);
+    return new Index(typeof given[0] === "string" ? await this.directed(given, "passage") : given).search(vector, top);
   }
 }
 

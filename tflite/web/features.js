@@ -131,3 +131,16 @@ export function rowsOf(bundle, features, text, pair) {
   if (bundle.reads.windows) return /** @type {WordPieces} */ (features).windows(string, pair ?? "", stride);
   return windows ? features.textWindows(string, stride) : [features.encode(text, pair)];
 }
+
+/** @param {any} bundle @param {string|null} role @returns {string} what an encoder reads before a text of this role */
+export function prefixOf({ roles = {}, task }, role) {
+  if (task === "embed" && (role === null || Object.hasOwn(roles, role))) return roles[role ?? ""] ?? "";
+  if (role === null) return "";
+  const names = Object.keys(roles).filter((name) => name).join(", ");
+  throw new RangeError(`role=${role}: this model has ${names || "no roles"}`);
+}
+
+/** @param {any} bundle @param {string} role @returns {string|null} the role, if the model has it */
+export function roleOf({ roles = {} }, role) {
+  return Object.hasOwn(roles, role) ? role : null;
+}

@@ -1,5 +1,6 @@
 /** The page of an encoder: the sentences of a text or a file, ranked by their cosines with a query as one types it. */
 
+import { roleOf } from "./features.js";
 import { BUSY, pause } from "./pause.js";
 import { added, bars, element, fail, made, newest, say, show } from "./page.js";
 import { Index, sentencesOf } from "./search.js";
@@ -47,7 +48,7 @@ class Sentences {
     Object.assign(this, { all: sentences, done: 0, truncated: 0, index: new Index(), numbers: [] });
     let begin = performance.now();
     for (const [number, { text }] of sentences.entries()) {
-      const answer = this.answers.get(text) ?? (await this.model.embed(text));
+      const answer = this.answers.get(text) ?? (await this.model.embed(text, roleOf(this.model.bundle, "passage")));
       if (reading !== this.reading) return;
       this.answers.set(text, answer);
       this.done++;
@@ -124,7 +125,7 @@ export async function start(model) {
     const text = query.value;
     const begin = performance.now();
     const fresh = text !== asked;
-    if (fresh) [asked, vector] = [text, (await model.embed(text)).vector];
+    if (fresh) [asked, vector] = [text, (await model.embed(text, roleOf(model.bundle, "query"))).vector];
     const matches = vector ? sentences.index.search(vector, TOP) : [];
     const rows = matches.map(({ row, score }) => ({ number: sentences.numbers[row], score: score.toFixed(3) }));
     list.replaceChildren(bars(rows.map(({ number, score }) => {

@@ -50,6 +50,10 @@ public final class Golden {
             litert();
             return;
         }
+        if (arguments[0].equals("roles")) {
+            roles(new Bundle(files(Path.of(arguments[1]))), Arrays.asList(arguments).subList(2, arguments.length));
+            return;
+        }
         if (arguments[0].equals("bundle")) {
             bundle(Path.of(arguments[1]), arguments.length > 2 ? arguments[2] : "");
             return;
@@ -120,6 +124,50 @@ public final class Golden {
                 System.out.println(path.getFileName() + ": " + compared + " texts, " + different + " differences");
             }
         }
+    }
+
+    /** Prints the ids of texts of each role as vectors, and the cosine of the first text as a query and as a passage. */
+    private static void roles(Bundle bundle, List<String> texts) {
+        try (Model model = new Model(bundle, new Ids())) {
+            for (String role : new String[] {"query", "passage", null}) {
+                System.out.println(Arrays.deepToString(model.encode(texts, role)));
+            }
+            System.out.println(model.search(texts.get(0), texts.subList(0, 1), 1).get(0).score);
+            model.encode(texts, "title");
+        } catch (IllegalArgumentException error) {
+            System.out.println(error.getMessage());
+        }
+    }
+
+    /** A runner whose vector of a text is its ids. */
+    private static final class Ids implements Runner {
+        @Override
+        public List<String> signatures() {
+            return Collections.singletonList("length_8");
+        }
+
+        @Override
+        public List<String> inputs(String signature) {
+            return Collections.singletonList("token_ids");
+        }
+
+        @Override
+        public List<String> outputs(String signature) {
+            return Collections.singletonList("vector");
+        }
+
+        @Override
+        public Map<String, float[]> run(String signature, Map<String, int[]> inputs, List<String> outputs) {
+            int[] ids = inputs.get("token_ids");
+            float[] vector = new float[ids.length];
+            for (int i = 0; i < ids.length; i++) {
+                vector[i] = ids[i];
+            }
+            return Collections.singletonMap("vector", vector);
+        }
+
+        @Override
+        public void close() {}
     }
 
     private static void litert() {

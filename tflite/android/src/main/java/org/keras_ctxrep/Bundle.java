@@ -39,6 +39,7 @@ public final class Bundle {
     final Map<String, Object> settings;
     final Map<String, Object> specialTokens; // of word pieces, where they are not BERT's
     final Subwords subwords; // the tokenizer of tokenizer.json, or null
+    final Map<String, Object> roles; // name -> what is put before a text; "" before one without a role
     final String network; // over the encoder, or empty
     private final String task;
     private final List<String> labels;
@@ -81,6 +82,7 @@ public final class Bundle {
             extraEmbeddings = object(fields.get("extra_embeddings"));
             settings = object(fields.get("settings"));
             specialTokens = object(fields.get("special_tokens"));
+            roles = object(fields.get("roles"));
             Object kind = object(fields.get("stack")).get("kind");
             network = kind == null ? "" : (String) kind;
             Map<String, Object> hashes = object(fields.get("files"));
@@ -193,6 +195,19 @@ public final class Bundle {
         } catch (NoSuchAlgorithmException error) {
             throw new IllegalStateException(error);
         }
+    }
+
+    /** What an encoder reads before a text of a role, null of none. */
+    String prefix(String role) {
+        boolean known = task.equals("embed") && roles.containsKey(role);
+        if (role != null && !known) {
+            List<String> names = new ArrayList<>(roles.keySet());
+            names.remove("");
+            String has = names.isEmpty() ? "no roles" : String.join(", ", names);
+            throw new IllegalArgumentException("role=" + role + ": this model has " + has);
+        }
+        Object prefix = task.equals("embed") ? roles.get(role == null ? "" : role) : null;
+        return prefix == null ? "" : (String) prefix;
     }
 
     /** A number of a part of the bundle. */

@@ -62,7 +62,7 @@ public final class Model implements AutoCloseable {
      * @throws IllegalArgumentException the model reads pairs of texts, or marked spans
      */
     public Prediction predict(String text) {
-        return predict(text, null, null, null);
+        return predict(text, null, null, null, null);
     }
 
     /**
@@ -73,7 +73,7 @@ public final class Model implements AutoCloseable {
      * @throws IllegalArgumentException the model reads single texts
      */
     public Prediction predict(String text, String pair) {
-        return predict(text, null, pair == null ? "" : pair, null);
+        return predict(text, null, pair == null ? "" : pair, null, null);
     }
 
     /**
@@ -85,7 +85,7 @@ public final class Model implements AutoCloseable {
      * @throws IllegalArgumentException the model reads another number of spans, or one of them is not in the text
      */
     public Prediction predict(String text, int[][] marks) {
-        return predict(text, null, null, marks);
+        return predict(text, null, null, marks, null);
     }
 
     /**
@@ -95,7 +95,7 @@ public final class Model implements AutoCloseable {
      * @throws IllegalArgumentException the model reads pairs of texts, or marked spans
      */
     public Prediction predict(List<String> words) {
-        return predict(null, words, null, null);
+        return predict(null, words, null, null, null);
     }
 
     /**
@@ -106,7 +106,7 @@ public final class Model implements AutoCloseable {
      * @throws IllegalArgumentException the model reads another number of spans, or one of them is not in the sentence
      */
     public Prediction predict(List<String> words, int[][] marks) {
-        return predict(null, words, null, marks);
+        return predict(null, words, null, marks, null);
     }
 
     /**
@@ -117,7 +117,19 @@ public final class Model implements AutoCloseable {
      * @throws IllegalArgumentException the model's task is not "embed"
      */
     public float[][] encode(List<String> texts) {
-        float[][] vectors = vectors(texts);
+        return encode(texts, null);
+    }
+
+    /**
+     * One vector per text of a role, as of {@link #encode(List)}.
+     *
+     * @param texts the texts
+     * @param role "query" or "passage", of a model that was trained with a prefix for each; null: none
+     * @return of a text without words zeros
+     * @throws IllegalArgumentException the model's task is not "embed", or it has no such role
+     */
+    public float[][] encode(List<String> texts, String role) {
+        float[][] vectors = vectors(texts, role);
         int width = -1;
         for (float[] vector : vectors) {
             width = vector == null ? width : vector.length;
@@ -132,8 +144,8 @@ public final class Model implements AutoCloseable {
     }
 
     /** Vectors to search by: an IllegalArgumentException names the first text that has no words. */
-    private float[][] directed(List<String> texts) {
-        float[][] vectors = vectors(texts);
+    private float[][] directed(List<String> texts, String role) {
+        float[][] vectors = vectors(texts, bundle.roles.containsKey(role) ? role : null);
         for (int i = 0; i < vectors.length; i++) {
             if (vectors[i] == null) {
                 String start = texts.get(i).substring(0, Math.min(60, texts.get(i).length()));
@@ -144,19 +156,20 @@ public final class Model implements AutoCloseable {
     }
 
     /** One vector per text, null of a text without words. */
-    private float[][] vectors(List<String> texts) {
+    private float[][] vectors(List<String> texts, String role) {
         if (!bundle.task().equals("embed")) {
             throw new IllegalArgumentException("this model's task is " + bundle.task() + ", not embed");
         }
         float[][] vectors = new float[texts.size()][];
         for (int i = 0; i < vectors.length; i++) {
-            vectors[i] = predict(texts.get(i)).vector;
+            vectors[i] = predict(texts.get(i), null, null, null, role).vector;
         }
         return vectors;
     }
 
     /**
-     * The documents whose vectors have the highest cosines with that of a text, the best first.
+     * The documents whose vectors have the highest cosines with that of a text, the best first. A model with roles reads
+     * the text as a "query".
      *
      * @param query the text
      * @param documents an index of vectors of {@link #encode}
@@ -166,12 +179,12 @@ public final class Model implements AutoCloseable {
      */
     public List<Index.Match> search(String query, Index documents, int top) {
         Index.checkTop(top);
-        return documents.search(directed(Collections.singletonList(query))[0], top);
+        return documents.search(directed(Collections.singletonList(query), "query")[0], top);
     }
 
     /**
      * The texts whose vectors have the highest cosines with that of a text, as of an index of them; they are encoded in
-     * every call.
+     * every call, by a model with roles as "passage".
      *
      * @param query the text
      * @param documents the texts
@@ -180,29 +193,34 @@ public final class Model implements AutoCloseable {
      */
     public List<Index.Match> search(String query, List<String> documents, int top) {
         Index.checkTop(top);
-        float[] vector = directed(Collections.singletonList(query))[0];
-        return new Index(directed(documents)).search(vector, top);
+        float[] vector = directed(Collections.singletonList(query), "query")[0];
+        return new Index(directed(documents, "passage")).search(vector, top);
     }
 
-    private Prediction predict(String text, List<String> words, String pair, int[][] marks) {
+    private Prediction predict(String text, List<String> words, String pair, int[][] marks, String role) {
         if (bundle.readsPair != (pair != null)) {
             throw new IllegalArgumentException(
                     "this model reads " + (bundle.readsPair ? "pairs of texts" : "one text at a time"));
         }
         check(text, words, marks);
+        String prefix = text == null ? "" : bundle.prefix(role);
         List<String> split = words == null ? null : new ArrayList<>();
         for (int i = 0; split != null && i < words.size(); i++) {
             split.add(Characters.wellFormed(words.get(i)));
         }
         Query query = new Query(
-                text == null ? null : Characters.wellFormed(text),
+                text == null ? null : prefix + Characters.wellFormed(text),
                 split,
                 pair == null ? null : Characters.wellFormed(pair),
                 bundle.marks == 0 ? null : marks);
         List<Row> rows = decoder.encode(features, query);
         List<Map<String, float[]>> outputs = new ArrayList<>();
+        int nothing = features.empty();
+        if (!prefix.isEmpty()) {
+            nothing = decoder.encode(features, new Query(prefix, null, null, null)).get(0).size;
+        }
         for (Row row : rows) {
-            if (row.size > features.empty()) {
+            if (row.size > nothing) {
                 outputs.add(run(row));
             }
         }
