@@ -105,6 +105,7 @@ def precompiled(pairs: Mapping[str, str]) -> bytes:
     waiting = [(0, root)]
     while waiting:
         index, node = waiting.pop()
+        free = max(free, len(units) - 256)  # before it are few
         while free in units:
             free += 1
         base = next(

@@ -21,8 +21,7 @@ class Filling(NamedTuple):
     """A piece of the vocabulary in the place of a mask.
 
     Attributes:
-        piece: a word, or "##" and the rest of one that begins before the mask; of a subword tokenizer other than
-            WordPiece the text of a piece, with the space before a word.
+        piece: a word, or "##" and the rest of one that begins before the mask.
         probability: that of the model.
     """
 

@@ -128,7 +128,7 @@ def split_words(vocab: tuple[str, ...]) -> Callable[[Sequence[int]], tuple[int, 
 def _foreign_pieces(vocab: tuple[str, ...]) -> frozenset[int]:
     """The ids of the pieces of scripts of which the vocabulary has no words."""
     scripts = scripts_of(vocab)
-    return frozenset(id for id, piece in enumerate(vocab) if not piece.startswith("[") and foreign(piece, scripts))
+    return frozenset(id for id, piece in enumerate(vocab) if piece[:1] not in ("[", "<") and foreign(piece, scripts))
 
 
 def foreign(word: str, scripts: Collection[str]) -> bool:

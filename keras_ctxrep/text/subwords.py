@@ -16,6 +16,7 @@ An unpaired surrogate is read as U+FFFD.
 
 import base64
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -402,12 +403,13 @@ Piece(id=7, start=4, end=5, word=2)]
 
     @cached_property
     def readable(self) -> list[str]:
-        """The text of each piece, with a space where it has one."""
-        if self.subwords.kind == "unigram":
-            return [piece.replace(SPACE, " ") for piece in self.vocab]
-        added = {each.id for each in self.subwords.added}
-        decode = decoders.ByteLevel().decode
-        return [piece if id in added else decode([piece]) for id, piece in enumerate(self.vocab)]
+        """The pieces as WordPiece writes them, with "##" before those that go on with a word."""
+        texts = [piece.replace(SPACE, " ") for piece in self.vocab]
+        if self.subwords.kind == "bpe":
+            texts = [decoders.ByteLevel().decode([piece]) for piece in self.vocab]
+        for each in self.subwords.added:
+            texts[each.id] = self.vocab[each.id]
+        return [f"##{text}" if text[:1].isalnum() else re.sub("^ (?=.)", "", text, flags=re.DOTALL) for text in texts]
 
     def bytes_of(self, id: int) -> bytes:
         """The bytes that a piece of a byte-level BPE stands for."""

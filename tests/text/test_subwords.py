@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, normalizers
 
 from keras_ctxrep.text.features import Reads, WordPieceFeatures
+from keras_ctxrep.text.scripts import rule_of_pieces, split_words
 from keras_ctxrep.text.subwords import STEPS, WHITE_SPACE, Added, Subwords, SubwordTokenizer, parse
 from keras_ctxrep.text.tokens import SpecialTokens
 from tests import golden_text, tiny
@@ -260,7 +261,21 @@ def test_odd_texts():
     with pytest.raises(TypeError, match="text 1 is 7: give a string"):
         tokenizer.encode_batch(["a", 7])
     assert SubwordTokenizer(golden_text.unigram()).encode_batch(["", " \n"]) == [[], []]
-    assert tokenizer.readable[tokenizer.vocab.index("Ġthe")] == " the"
+    readable = dict(zip(tokenizer.vocab, tokenizer.readable, strict=True))
+    forms = {"Ġthe": "the", "ing": "##ing", "Ã¸": "##ø", ",": ",", "Ġ": " ", "<mask>": "<mask>"}
+    assert {piece: readable[piece] for piece in forms} == forms
+    unigram = SubwordTokenizer(golden_text.unigram())
+    assert [unigram.readable[unigram.vocab.index(piece)] for piece in ("<mask>", "▁", "s")] == ["<mask>", " ", "##s"]
+
+
+def test_words_that_fall_to_pieces_are_counted():
+    """As those of WordPiece, of which a warning of texts in another language is made."""
+    for name in ("unigram", "bpe"):
+        tokenizer = SubwordTokenizer(golden_text.TOKENIZERS[name]())
+        count = split_words(tuple(tokenizer.readable))
+        assert count(tokenizer.ids_batch(["the model with files"])[0]) == (0, 3)
+        assert count(tokenizer.ids_batch(["xqzw vkjqx"])[0]) == (2, 2)
+        assert not rule_of_pieces(tokenizer.readable, tokenizer.unk, 2).foreign(tokenizer.cls)
 
 
 # -------------------------------------------------------------------------------------------------------------- bundle
