@@ -19,6 +19,7 @@ const CONTRACTIONS = ["s", "t", "re", "ve", "m", "ll", "d"];
 export class Subwords {
   /** @param {any} entries the contents of tokenizer.json @param {import("./text.js").Unicode} unicode */
   constructor({ normalizer: rules, pre_tokenizer: split, model, added_tokens: added }, unicode) {
+    this.unicode = unicode;
     this.normalize = normalizer(rules, unicode);
     this.splitters = {
       text: splitter(split, unicode, (scheme, begins) => scheme === "always" || (scheme === "first" && begins)),
@@ -39,11 +40,15 @@ export class Subwords {
     this.cache = new Map();
   }
 
-  /** The text of each piece, with a space where it has one. @returns {string[]} */
+  /** The pieces as WordPiece writes them, with "##" before those that go on with a word. @returns {string[]} */
   get names() {
-    if (!this.ofBytes) return this.vocab.map((piece) => piece.replaceAll("\u2581", " "));
     const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-    return this.vocab.map((piece, id) => (this.added.has(id) ? piece : decoder.decode(this.bytes(id))));
+    return this.vocab.map((piece, id) => {
+      const text = this.ofBytes ? () => decoder.decode(this.bytes(id)) : () => piece.replaceAll("\u2581", " ");
+      const name = this.added.has(id) ? piece : text();
+      const inside = this.unicode.kind(name.codePointAt(0) ?? SPACE) > 1; // a letter or a number
+      return inside ? `##${name}` : name.replace(/^ (?=.)/s, "");
+    });
   }
 
   /** @param {number} id of a BPE's piece @returns {Uint8Array} what it stands for */

@@ -75,7 +75,7 @@ export class Unicode {
     return (this.classes = classes);
   }
 
-  /** @param {number} code @returns {number} of letters, numbers and others, above 0 */
+  /** @param {number} code @returns {number} one of letters, one of numbers, and 1 of others */
   kind(code) {
     return this.flags[code] & (LETTER | NUMBER) || 1;
   }
