@@ -194,6 +194,14 @@ def golden_strings(made_once) -> Path:
 
 
 @pytest.fixture(scope="session")
+def golden_subwords(made_once) -> Path:
+    """The folder of `golden_text.write`: what subword tokenizers and models over them must give elsewhere."""
+    from tests import golden_text
+
+    return made_once("golden_subwords", golden_text.write)
+
+
+@pytest.fixture(scope="session")
 def golden_generation(made_once) -> Path:
     """The folder of `golden_generation.write`: what sampling, language models and filling must give elsewhere."""
     from tests import golden_generation

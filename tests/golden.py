@@ -236,9 +236,8 @@ def write(folder: str | Path) -> None:
     """Writes the files of every bundle; the same ones each time."""
     texts = strings()
     for name, bundle in _bundles(texts).items():
-        write_model(Path(folder) / name, bundle, texts[: None if name in COMPLETE else FEW], partial(_outputs, bundle))
-        if bundle.task == "embed":
-            write_lines(Path(folder) / name / "search.jsonl", _searches())
+        own = texts[: None if name in COMPLETE else FEW]
+        write_model(Path(folder) / name, bundle, own, partial(outputs_of, bundle))
 
 
 def write_model(
@@ -257,6 +256,8 @@ def write_model(
     if not bundle.reads.words | bundle.reads.windows | ("windows" in bundle.settings):  # which read all of a text
         queries += _queries(bundle, long_texts())
     write_queries(folder, bundle, queries, run, answered)
+    if bundle.task == "embed":
+        write_lines(folder / "search.jsonl", _searches())
 
 
 def write_queries(
@@ -347,7 +348,7 @@ def _searches() -> Iterator[dict]:
             yield {"query": query.tolist(), "vectors": vectors.tolist(), "top": top, "matches": matches}
 
 
-def _outputs(bundle: Bundle, ids: np.ndarray) -> dict[str, np.ndarray]:
+def outputs_of(bundle: Bundle, ids: np.ndarray) -> dict[str, np.ndarray]:
     """Random outputs that depend on a row's ids alone; half of them in steps of 0.5, with ties."""
     rng = np.random.default_rng(zlib.crc32(np.ascontiguousarray(ids).tobytes()))
     steps = rng.random() < 0.5

@@ -2,14 +2,14 @@
 
     python -m tests.golden_generation FOLDER
 
-makes sampling.jsonl and FOLDER/NAME/ for each of three language models in one direction and a masked one:
+makes sampling.jsonl and FOLDER/NAME/ for each of four language models in one direction and three masked ones:
 
 * sampling.jsonl: {"logits", "options", "seed", "noise", "left", "ids"}: the noise of the first tokens in step 0, the
   ids that the filters leave, and the ids that are drawn in the steps from 0 on. Seeds are strings of whole numbers.
-* NAME/bundle.json and vocab.txt: as in a model folder and at the end of a .tflite file.
+* NAME/bundle.json and vocab.txt or tokenizer.json: as in a model folder and at the end of a .tflite file.
 * NAME/texts.jsonl: {"prompt", "ids", "options", "text"}: the ids of a prompt, and what `Generator` continues it with if
   `step` is the model.
-* NAME/fillings.jsonl, of the masked one: {"text", "masks"}: what `Filler` gives if `mlm_logits` is the model.
+* NAME/fillings.jsonl, of the masked ones: {"text", "masks"}: what `Filler` gives if `mlm_logits` is the model.
 
 The models are arithmetic of whole numbers, which is exact in every language.
 """
@@ -27,8 +27,9 @@ from keras_ctxrep.options import Generation
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.pretraining import MARKERS
 from keras_ctxrep.text.sampling import filtered, gumbel, sample
-from keras_ctxrep.text.tokens import WordPiece, split_words
-from tests import golden
+from keras_ctxrep.text.subwords import ROBERTA_TOKENS, Subwords
+from keras_ctxrep.text.tokens import SpecialTokens, WordPiece, split_words
+from tests import golden, golden_text
 
 TEXTS = 150
 FILTERS = (
@@ -73,11 +74,23 @@ def _bundles(texts: list[str]) -> dict[str, Bundle]:
         "pieces": pieces,
     }
 
-    def language_model(units: str) -> Bundle:
-        return Bundle("lm", "causal_language_model", {"units": units}, 16, vocab=vocabularies[units])
+    def language_model(units: str, bpe: Subwords | None = None) -> Bundle:
+        fields = {"vocab": vocabularies[units]}
+        if bpe:
+            mark = SpecialTokens(*["</s>"] * 5)
+            fields = {"vocab": bpe.pieces, "tokenizer": bpe.to_json(), "special_tokens": mark}
+        return Bundle("lm", "causal_language_model", {"units": units}, 16, **fields)
 
-    masked = Bundle("bert", "pretrainer", {}, 512, vocab=pieces)
-    return {units: language_model(units) for units in vocabularies} | {"masked": masked}
+    def masked(subwords: Subwords) -> Bundle:
+        fields = {"tokenizer": subwords.to_json(), "special_tokens": ROBERTA_TOKENS}
+        return Bundle("roberta", "pretrainer", {}, 512, vocab=subwords.pieces, **fields)
+
+    return {units: language_model(units) for units in vocabularies} | {
+        "bpe": language_model("pieces", golden_text.bpe()),
+        "masked": Bundle("bert", "pretrainer", {}, 512, vocab=pieces),
+        "masked_bpe": masked(golden_text.bpe()),
+        "masked_unigram": masked(golden_text.variants()["marked"]),
+    }
 
 
 def write(folder: str | Path) -> None:

@@ -1,10 +1,11 @@
 """Texts of many scripts, and subword tokenizers that are trained on this repository's own text.
 
-    python tests/golden_text.py FOLDER
+    python -m tests.golden_text FOLDER [TEXTS]
 
-makes FOLDER/NAME/tokenizer.json for each of `TOKENIZERS`, and FOLDER/texts.json, a list of the texts of `texts()`, and
-FOLDER/NAME/pieces.jsonl, for each of them a line [[id, begin, end, word], ...] as `SubwordTokenizer.encode` gives it,
-offsets in code points. Everything is ASCII with JSON's escapes.
+makes FOLDER/pieces/NAME/ for each of `variants()`, with tokenizer.json and pieces.jsonl, {"text", "place", "pieces"}:
+[[id, begin, end, word], ...] of a "text", of a "word" of a text that comes split, and of a part of a text behind a mask
+("later"), offsets in code points; and FOLDER/models/NAME/ for each of `bundles()`, as golden.py. Everything is ASCII
+with JSON's escapes.
 """
 
 import json
@@ -12,18 +13,20 @@ import random
 import struct
 import sys
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from keras_ctxrep.text.subwords import ROBERTA_TOKENS, Subwords, SubwordTokenizer, parse
+from keras_ctxrep import tasks
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.subwords import ROBERTA_TOKENS, Added, Subwords, SubwordTokenizer, parse
 from tests import golden
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-TEXTS = 10_000
+TEXTS, FEW = 10_000, 60
 SCRIPTS = {  # ranges of letters
     "latin": (0x41, 0x250), "greek": (0x370, 0x400), "cyrillic": (0x400, 0x530), "armenian": (0x530, 0x590),
     "hebrew": (0x590, 0x600), "arabic": (0x600, 0x700), "devanagari": (0x900, 0x980), "bengali": (0x980, 0xA00),
@@ -157,6 +160,13 @@ def bpe() -> Subwords:
     return replace(subwords, added=with_mask(subwords))
 
 
+def letters() -> Subwords:
+    """A unigram model of few letters, not trained, with equal sums, and a piece worse than an unknown letter."""
+    pieces = (*SPECIAL, "▁", "a", "b", "ab", "ba", "aa", "aab", "x", "xy")
+    scores = (*[0.0] * len(SPECIAL), -1.0, -2.0, -2.0, -4.0, -4.0, -4.0, -6.0, 10.5, -9.0)
+    return Subwords("unigram", pieces, scores, unknown=SPECIAL.index("<unk>"), added=tuple(map(Added, range(5))))
+
+
 def with_mask(subwords: Subwords) -> tuple:
     """The added tokens, of which <mask> takes the space before it."""
     return tuple(each._replace(lstrip=subwords.pieces[each.id] == "<mask>") for each in subwords.added)
@@ -165,17 +175,93 @@ def with_mask(subwords: Subwords) -> tuple:
 TOKENIZERS = {"unigram": unigram, "unigram_of_bytes": unigram_of_bytes, "bpe": bpe}
 
 
-def main(folder: Path, count: int = TEXTS) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "texts.json").write_text(json.dumps(texts(count)))
-    for name, make in TOKENIZERS.items():
-        (folder / name).mkdir(exist_ok=True)
-        subwords = make()
-        (folder / name / "tokenizer.json").write_text(json.dumps(json.loads(subwords.to_json())))
-        pieces: Sequence[Sequence] = SubwordTokenizer(subwords, ROBERTA_TOKENS).encode_batch(texts(count))
-        lines = [json.dumps(row) + "\n" for row in pieces]
-        (folder / name / "pieces.jsonl").write_text("".join(lines))
+# what is looked up as a cluster or alone, composes, is a space or a mark, or is split by a rule
+LETTERS = (
+    *"aefnsl1 '\r\n\x00\x85\xa9\u00a0\u00bd\u00df\u0130\u0300\u0301\u0307\u0323\u0344\u0345\u03a3\u0600\u0903",
+    *"\u0915\u0930\u093c\u094d\u0958\u0d15\u0d3b\u0d4d\u0d4e\u0e33\u1100\u115f\u1161\u11a8\u1b44\u1e69\u200c",
+    *"\u200d\u2028\u212b\u3000\u4e2d\uac00\ud7b0\ufb01\ufeff\U00016d63\U0001f1e9\U0001f1ea\U0001f468\U0001f600",
+    "\U000e0041",
+)
+CLUSTERS = (  # longer than the accent behind their last letter, which would be lost
+    *("\u0915\u094d\u0915\u0300", "\u0915\u093c\u094d\u200d\u0915\u0300", "\u0915\u094d\u200c\u0915\u0300"),
+    *("\xa9\u200d\xa9\u0300", "\xa9\u0300\u200d\xa9\u0300", "\xa9\u200d\u0300\xa9\u0300"),
+    *("\u1100\u1161\u0300", "\uac00\u1161\u0300", "\uac01\u1161\u0300", "\u1161\u1161\u0300"),
+)
+
+
+def clusters(count: int) -> list[str]:
+    """Random mixtures of `LETTERS`, and words of thousands of letters."""
+    draw = random.Random(3)
+    mixtures = ["".join(draw.choices(LETTERS, k=draw.choice((1, 2, 3, 5, 8, 14)))) for _ in range(count)]
+    mixtures += ["".join(draw.choices("abxy ", k=draw.choice((3, 8, 14)))) for _ in range(40)]
+    return [*mixtures, *CLUSTERS, "a" * 5000, "é" * 700 + " x", "'" * 300, "ab " * 2000]
+
+
+def variants() -> dict[str, Subwords]:
+    """The tokenizers, and others with each step of normalization and rule of spaces, over an odd map."""
+    odd = {"a": "", "e\u0301": "XYZ", "f": "ffi", "n": " n ", "\u0915": "ka", "\u1161": "v", "\xa9": "(c)"}
+    odd |= {"\u0301": "", "\u0600": "", "\u0e33": "\u0e4d\u0e32", "\uac00": "q", "\U0001f600": ":)"}
+    odd |= {"\r\n": " ", "\u3000": "  "}
+    mapped = replace(unigram(), charsmap=precompiled(odd))
+    plain = replace(unigram(), charsmap=b"")
+    known = tuple(each for each in plain.added if each.id != plain.unknown)
+    steps = {
+        "odd": ("precompiled", "nfkc", "lowercase", "strip"),
+        "marked": ("nfkc", "strip_left", "one_metaspace"),
+        "first": ("lowercase", "strip_right", "one_space"),
+    }
+    return {name: make() for name, make in TOKENIZERS.items()} | {
+        "odd": replace(mapped, prefix="never", whitespace=False),
+        "odd_steps": replace(unigram_of_bytes(), charsmap=mapped.charsmap, steps=steps["odd"], prefix="first"),
+        "marked": replace(plain, steps=steps["marked"], prefix="first", whitespace=False),
+        "first": replace(plain, steps=steps["first"], prefix="first", added=known),
+        "letters": letters(),
+        "nfc": replace(bpe(), steps=("nfc",), add_prefix_space=True),
+    }
+
+
+def bundles() -> dict[str, Bundle]:
+    """Models over the tokenizers, for each kind of input."""
+
+    def bundle(family: str, subwords: Subwords, task: str, labels=(), pair: bool = False, **settings) -> Bundle:
+        fields = tasks.bundle_fields(task, pair, **settings)
+        fields |= {"vocab": subwords.pieces, "tokenizer": subwords.to_json(), "special_tokens": ROBERTA_TOKENS}
+        return Bundle(family, config={"heads": 1, "units": "pieces"}, max_length=24, labels=labels, **fields)
+
+    return {
+        "roberta_tag": bundle("roberta", bpe(), "tag", golden.SPANS),
+        "roberta_answer": bundle("roberta", bpe(), "answer", stride=5, max_answer=4),
+        "xlm_r_tag": bundle("roberta", unigram(), "tag", golden.PARTS),
+        "xlm_r_pairs": bundle("roberta", unigram(), "multilabel", ("x", "y"), pair=True),
+        "bert_windows": bundle("bert", unigram_of_bytes(), "classify", ("no", "yes"), windows="max", stride=12),
+        "gpt2_embed": bundle("lm", bpe(), "embed"),
+        "gpt2_windows": bundle("lm", bpe(), "regress", windows="mean", stride=12),
+        "bert_embed": bundle("bert", variants()["marked"], "embed"),
+    }
+
+
+def write(folder: str | Path, count: int = 120, names: Collection[str] = ()) -> None:
+    """Writes the files of some texts by some tokenizers (default: all); the same ones each time."""
+    for name, subwords in variants().items():
+        if names and name not in names:
+            continue
+        own = Path(folder) / "pieces" / name
+        own.mkdir(parents=True, exist_ok=True)
+        (own / "tokenizer.json").write_text(json.dumps(json.loads(subwords.to_json())))
+        tokenizer = SubwordTokenizer(subwords, ROBERTA_TOKENS)
+        mixtures = clusters(min(count, 2000))
+        places = {"text": tokenizer, "word": tokenizer.of_words, "later": tokenizer.after_others}
+        rows = [
+            {"text": text, "place": place, "pieces": pieces}
+            for place, kind in places.items()
+            for each in ([*texts()[:: TEXTS // count], *mixtures] if place == "text" else mixtures,)
+            for text, pieces in zip(each, kind.encode_batch(each), strict=True)
+        ]
+        golden.write_lines(own / "pieces.jsonl", rows)
+    for name, bundle in bundles().items():
+        outputs = partial(golden.outputs_of, bundle)
+        golden.write_model(Path(folder) / "models" / name, bundle, golden.strings()[:FEW], outputs)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    write(sys.argv[1], *map(int, sys.argv[2:]))

@@ -188,6 +188,8 @@ class Bundle:
     @cached_property
     def empty_length(self) -> int:
         """Tokens of a row whose text, or whose two texts, have no words: those that mark its parts."""
+        if TEXT_SIDES[self.family].generates and self.tokenizer:  # no marks; of an empty text one is read
+            return 0
         return len(self.features.encode([""], [""] if self.pairs else None)[0])
 
     def of_encoder(self) -> "Bundle":

@@ -472,11 +472,13 @@ Piece(id=7, start=4, end=5, word=2)]
         """The ids of each part of a text between which masks stand, as `tokenizers` gives them for the added token."""
         lstrip = Added(self.mask, True) in self.subwords.added
         parts = [*(part.rstrip("".join(WHITE_SPACE)) if lstrip else part for part in parts[:-1]), parts[-1]]
-        later = self if self.subwords.prefix != "first" else self._after_others
-        return [*self.ids_batch(parts[:1]), *later.ids_batch(parts[1:])]
+        return [*self.ids_batch(parts[:1]), *self.after_others.ids_batch(parts[1:])]
 
     @cached_property
-    def _after_others(self) -> "SubwordTokenizer":
+    def after_others(self) -> "SubwordTokenizer":
+        """The tokenizer of a part of a text that is behind a mask."""
+        if self.subwords.prefix != "first":
+            return self
         return SubwordTokenizer(replace(self.subwords, prefix="never"), self.special_tokens)
 
     def ids_batch(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:

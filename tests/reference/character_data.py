@@ -33,6 +33,10 @@ COMMENTS = {
     "punctuation": "Characters that are words of their own.",
     "mark": "Accents, which are removed if they are stripped.",
     "decomposed": "Characters with a canonical decomposition.",
+    "letter": "Letters.",
+    "number": "Numbers.",
+    "compatible": "Characters with a compatible decomposition that is no canonical one.",
+    "graphemes": "Classes of characters in clusters, the constants of Characters.java.",
     "order": "Characters that canonical ordering may move, and the combining class of each range.",
     "lower": "Characters in upper case, not a range but every STEP-th of them, the step, and how far lower case is.",
 }

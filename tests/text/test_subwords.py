@@ -313,3 +313,9 @@ def subword_bundle(name, task="embed", **fields):
 def test_a_tagger_reads_words():
     assert subword_bundle("bpe", "tag").features.encode([["a", "b"]])[0].starts == [1, 2]
     assert Reads(words=True) == subword_bundle("bpe", "tag").reads
+
+
+def test_a_text_of_one_token_has_words():
+    """Of a language model whose rows have no marks; of an empty text a mark is read."""
+    made = golden_text.bundles()["gpt2_embed"]
+    assert [len(row) for row in made.features.encode(["", "a"])] == [1, 1] and made.empty_length == 0

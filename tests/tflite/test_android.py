@@ -23,8 +23,9 @@ from keras_ctxrep.text.pretraining import MARKERS
 from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep_tflite import quantize, runtime
-from tests import tiny
+from tests import golden_text, tiny
 from tests.reference import character_data
+from tests.tflite import test_web
 
 ROOT = Path(__file__).parent.parent.parent
 ANDROID = ROOT / "tflite/android"
@@ -82,6 +83,30 @@ def test_roles(run, tmp_path):
 
 
 @pytest.mark.trains
+def test_subwords(run, golden_subwords):
+    """Pieces of texts, and models over them for every kind of input."""
+    assert min(compared_subwords(run, golden_subwords)) > 400
+    assert run("compare", golden_subwords / "models").count(" 0 differences") == 8
+
+
+def compared_subwords(run, folder):
+    """How many texts were compared by each tokenizer, with no difference."""
+    printed = run("subwords", folder / "pieces")
+    counts = re.findall(r"^\w+: (\d+) texts, 0 differences$", printed, re.M)
+    assert len(counts) == len(list((folder / "pieces").iterdir())) > 3, printed
+    return [*map(int, counts)]
+
+
+@pytest.mark.slow
+def test_subwords_of_many_texts(run, tmp_path):
+    """10,000 texts of many scripts, here and in Node, if it is installed."""
+    golden_text.write(tmp_path, golden_text.TEXTS, (*golden_text.TOKENIZERS, "odd_steps"))
+    assert min(compared_subwords(run, tmp_path)) > 14_000
+    if shutil.which("node"):
+        assert min(test_web.compared_subwords(tmp_path)) > 16_000
+
+
+@pytest.mark.trains
 def test_texts_for_texts(run, golden_translation):
     printed = run("compare", golden_translation / "golden")
     assert re.fullmatch(r"model: [12]\d{3} values, 0 differences\n", printed)
@@ -107,6 +132,10 @@ def test_the_bundles_of_several_models(run, tmp_path):
     for name, bundle in several.items():
         expected = f"{bundle.task} true {','.join(bundle.labels)}  [{', '.join(bundle.vocab)}]\n"
         assert run("bundle", tmp_path / "answers.tflite", name) == expected
+    letters = golden_text.letters()
+    several["roles"] = tiny.bundle("tag", "roberta", vocab=letters.pieces, tokenizer=letters.to_json())
+    bundles.write_several(tmp_path / "answers.tflite", b"model", several)
+    assert run("bundle", tmp_path / "answers.tflite", "roles").startswith("tag true")
     assert "no bundle other/ in this file" in run("bundle", tmp_path / "answers.tflite", "other")
 
 
@@ -300,9 +329,21 @@ QUERIES: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize("task", QUERIES)
 def test_a_whole_file(run, tiny_model, tmp_path, task):
     """Java prepares, chooses signatures and decodes; LiteRT runs them here, since no LiteRT for a JDK is installed."""
-    model, bundle = tiny_model(task, pair=task in ("multilabel", "answer"))
-    saving.save(tmp_path, model, bundle)
-    file = quantize.convert(tmp_path, tmp_path / "m.tflite", lengths=(8, 16, 40))
+    saving.save(tmp_path, *tiny_model(task, pair=task in ("multilabel", "answer")))
+    compare_file(run, quantize.convert(tmp_path, tmp_path / "m.tflite", lengths=(8, 16, 40)), task)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tflite_in_process")
+def test_a_whole_file_of_subwords(run, tmp_path):
+    subwords = golden_text.unigram()
+    text = {"vocab": subwords.pieces, "tokenizer": subwords.to_json(), "max_length": 40}
+    tiny.save(tmp_path, tiny.bundle("tag", "roberta", **text))
+    compare_file(run, quantize.convert(tmp_path, tmp_path / "m.tflite", lengths=(8, 40)), "tag")
+
+
+def compare_file(run, file, task):
+    """Java's answers of a file are those of the runtime in Python."""
     queries = QUERIES[task]
     texts, pairs = (
         [query["words"] if "words" in query else query["text"] for query in queries],

@@ -25,7 +25,7 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.pretraining import MARKERS
 from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep_tflite import page, quantize, runtime
-from tests import golden, tiny
+from tests import golden, golden_text, tiny
 from tests.reference import unicode_tables
 
 LITERTJS = os.environ.get("CTXREP_LITERTJS")  # node_modules/@litertjs
@@ -41,8 +41,8 @@ CONTEXT = " ".join(["😀 the cat fell. She rain: a b c d."] * 6)
 @pytest.mark.slow  # asks for each of a million code points
 def test_unicode_tables_are_those_of_tokenizers(tmp_path):
     """Made in a process of their own: they take half a gigabyte."""
-    script = Path(unicode_tables.__file__)
-    subprocess.run([sys.executable, script, tmp_path / "unicode.json"], check=True)
+    command = [sys.executable, "-m", unicode_tables.__name__, tmp_path / "unicode.json"]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
     made, file = (json.loads(path.read_text("ascii")) for path in (tmp_path / "unicode.json", unicode_tables.FILE))
     assert made.keys() == file.keys()
     assert [name for name in file if made[name] != file[name]] in ([], ["tokenizers"])
@@ -61,6 +61,24 @@ def golden_counts(folder):
     process = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     assert process.returncode == 0, process.stdout + process.stderr
     return json.loads(process.stdout.splitlines()[-1])
+
+
+@pytest.mark.trains
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_subwords(golden_subwords):
+    """Pieces of texts, and models over them for every kind of input."""
+    assert min(compared_subwords(golden_subwords)) > 560
+    counts = golden_counts(golden_subwords / "models")
+    assert counts["cases"] > 400 and counts["answers"] > 300 and counts["vectors"] > 50
+
+
+def compared_subwords(folder):
+    """How many texts were compared in Node by each tokenizer, with no difference."""
+    command = ["node", str(Path(__file__).with_name("subword_golden.mjs")), str(folder / "pieces")]
+    process = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    counts = re.findall(r"^\w+: (\d+) texts, 0 differences$", process.stdout, re.M)
+    assert len(counts) == len(list((folder / "pieces").iterdir())) > 3, process.stdout + process.stderr
+    return [*map(int, counts)]
 
 
 @pytest.mark.trains
@@ -94,8 +112,10 @@ def test_texts_that_are_read_apart_are_refused():
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_one_of_several_models(tmp_path):
-    """Its bundle, the vocabulary of all and its signatures, of a file that a stub of LiteRT runs."""
+    """Its bundle, the vocabulary of all, a tokenizer and its signatures, of a file that a stub of LiteRT runs."""
     several = {"names": tiny.bundle("tag"), "films": tiny.bundle("classify", labels=("bad", "good"))}
+    letters = golden_text.letters()
+    several["roles"] = tiny.bundle("tag", "roberta", vocab=letters.pieces, tokenizer=letters.to_json())
     bundles.write_several(tmp_path / "answers.tflite", b"model", several)
     script = f"""
         import {{ readFileSync }} from "node:fs";
@@ -103,11 +123,11 @@ def test_one_of_several_models(tmp_path):
         globalThis.fetch = async (url) => new Response(readFileSync(url));
         const bytes = new Uint8Array(readFileSync({json.dumps(str(tmp_path / "answers.tflite"))}));
         const signature = (name) => ({{ getInputDetails: () => [], run: async () => {{ throw new Error(name); }} }});
-        const names = ["names/length_16", "films/length_16"];
+        const names = ["names/length_16", "films/length_16", "roles/length_16"];
         const signatures = Object.fromEntries(names.map((name) => [name, signature(name)]));
         class Tensor {{ delete() {{}} }}
         const litert = {{ Tensor, getGlobalLiteRtPromise: () => true, loadAndCompile: async () => ({{ signatures }}) }};
-        for (const model of ["names", "films", undefined]) {{
+        for (const model of ["names", "films", "roles", undefined]) {{
           try {{
             const made = await load(bytes, {{ litert, model }});
             console.log(made.bundle.task, made.bundle.labels.length);
@@ -118,8 +138,8 @@ def test_one_of_several_models(tmp_path):
     command = ["node", "--input-type=module", "--eval", script]
     process = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     assert process.returncode == 0, process.stderr
-    expected = ["tag 3", "names/length_16", "classify 2", "films/length_16"]
-    assert process.stdout.splitlines() == [*expected, "several models in this file: name one of names, films"]
+    expected = ["tag 3", "names/length_16", "classify 2", "films/length_16", "tag 3", "roles/length_16"]
+    assert process.stdout.splitlines() == [*expected, "several models in this file: name one of names, films, roles"]
 
 
 def of_predictor(folder, bundle, script):

@@ -4,6 +4,7 @@
 
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import { vocabularyOf } from "../../tflite/web/ctxrep.js";
 import { Filler } from "../../tflite/web/filling.js";
 import { Generator } from "../../tflite/web/generator.js";
 import { filtered, gumbel, sample } from "../../tflite/web/sampling.js";
@@ -56,16 +57,18 @@ for (const name of readdirSync(process.argv[2])) {
   const folder = join(process.argv[2], name);
   if (!existsSync(join(folder, "bundle.json"))) continue;
   const bundle = JSON.parse(readFileSync(join(folder, "bundle.json"), "utf-8"));
-  const vocab = readFileSync(join(folder, "vocab.txt"), "utf-8").replace(/\n$/, "").split("\n");
+  const vocab = vocabularyOf(bundle, (file) => readFileSync(join(folder, file)), unicode);
   if (bundle.task === "pretrainer") {
-    const filler = new Filler(bundle, vocab, unicode, async (inputs) => mlmLogits(inputs, vocab.length, 4), 4);
+    const filler = new Filler(bundle, vocab, unicode, async (inputs) => mlmLogits(inputs, filler.names.length, 4), 4);
     for (const { text, masks } of lines(join(folder, "fillings.jsonl"))) {
       compare(name, JSON.stringify(text), await filler.fill(text, 4), masks);
       counts.masks += masks.length;
     }
     continue;
   }
-  const generator = new Generator(bundle, vocab, unicode, async (inputs) => step(inputs, vocab.length));
+  const generator = new Generator(bundle, vocab, unicode, async (inputs) => {
+    return step(inputs, generator.features.vocab.length);
+  });
   for (const { prompt, ids, options, text } of lines(join(folder, "texts.jsonl"))) {
     counts.texts++;
     compare(`${name}, ids`, JSON.stringify(prompt), generator.features.prompt(prompt), ids);

@@ -5,7 +5,7 @@
 
 import { readdirSync, readFileSync, existsSync } from "node:fs";
 import { join } from "node:path";
-import { Index, Predictor } from "../../tflite/web/ctxrep.js";
+import { Index, Predictor, vocabularyOf } from "../../tflite/web/ctxrep.js";
 import { featuresOf, rowsOf } from "../../tflite/web/features.js";
 import { Unicode } from "../../tflite/web/text.js";
 
@@ -163,8 +163,7 @@ async function testVectors(name, bundle, vocab, folder) {
 
 for (const name of readdirSync(folder).filter((name) => existsSync(join(folder, name, "bundle.json")))) {
   const bundle = JSON.parse(readFileSync(join(folder, name, "bundle.json"), "utf-8"));
-  const path = join(folder, name, "vocab.txt");
-  const vocab = existsSync(path) ? readFileSync(path, "utf-8").replace(/\n$/, "").split("\n") : [];
+  const vocab = vocabularyOf(bundle, (file) => readFileSync(join(folder, name, file)), unicode);
   testCases(name, bundle, featuresOf(bundle, vocab, unicode), join(folder, name, "cases.jsonl"));
   await testAnswers(name, bundle, vocab, join(folder, name, "answers.jsonl"));
   if (bundle.task === "embed") await testVectors(name, bundle, vocab, join(folder, name));

@@ -19,7 +19,7 @@ __all__ = ["check", "version", "write_page"]
 WEB = next(folder for folder in (Path(__file__).with_name("web"), Path(__file__).parents[1] / "web") if folder.is_dir())
 LIBRARY = (
     *("ctxrep.js", "text.js", "units.js", "features.js", "search.js", "translation.js", "generator.js", "sampling.js"),
-    *("filling.js", "pause.js", "unicode.json"),
+    *("filling.js", "subwords.js", "normalizers.js", "pause.js", "unicode.json"),
 )
 FILES = (*LIBRARY, "page.js", "answers.js", "ranking.js", "writing.js", "masks.js", "translating.js")
 MODEL = "model.tflite"

@@ -13,6 +13,7 @@ import { featuresOf, prefixOf, roleOf, rowsOf } from "./features.js";
 import { BUSY, pause } from "./pause.js";
 import { softmax } from "./sampling.js";
 import { checkTop, Index } from "./search.js";
+import { Subwords } from "./subwords.js";
 import { Unicode, wellFormed } from "./text.js";
 import { attention, translated } from "./translation.js";
 
@@ -235,7 +236,7 @@ const TASKS = {
 export class Predictor {
   /**
    * @param {any} bundle the contents of bundle.json
-   * @param {string[]} vocab the lines of vocab.txt
+   * @param {any} vocab see `vocabularyOf`
    * @param {Unicode} unicode
    * @param {(inputs: Record<string, any[]>) => Promise<Record<string, Output>>} run of one row
    */
@@ -246,7 +247,8 @@ export class Predictor {
     this.features = featuresOf(bundle, vocab, unicode);
     this.run = run;
     const [row] = rowsOf(bundle, this.features, "", bundle.reads.pair ? "" : null);
-    this.nothing = row.tokens.length; // tokens of a text without words, of a pair of both, which gets no answer
+    /** @type {number} tokens of a text without words, of a pair of both, which gets no answer; 0 if there are no marks */
+    this.nothing = "subwords" in this.features && this.features.subwords ? 0 : row.tokens.length;
     /** @type {Promise<any>} */
     this.last = Promise.resolve();
   }
@@ -465,6 +467,18 @@ export function unzipped(bytes) {
   return { begin, files };
 }
 
+/**
+ * @param {any} bundle the contents of bundle.json
+ * @param {(name: string) => Uint8Array} read a file beside it
+ * @param {Unicode} unicode
+ * @returns {string[]|Subwords} the lines of vocab.txt, or the tokenizer of tokenizer.json, if there is one of them
+ */
+export function vocabularyOf({ files = {} }, read, unicode) {
+  const text = (/** @type {string} */ name) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(read(name));
+  if ("tokenizer.json" in files) return new Subwords(JSON.parse(text("tokenizer.json")), unicode);
+  return "vocab.txt" in files ? text("vocab.txt").replace(/\n$/, "").split("\n") : [];
+}
+
 /** @param {string|URL} url @returns {Promise<Uint8Array>} */
 async function fetched(url) {
   const response = await fetch(url);
@@ -505,16 +519,13 @@ export async function load(source, { litert, wasm, threads = 1, model: part } = 
   const { begin, files } = unzipped(bytes);
   const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   const prefix = part ? `${part}/` : "";
-  const file = (/** @type {string} */ name) => files[prefix + name] ?? (name === "vocab.txt" ? files[name] : undefined);
-  const bundleBytes = file("bundle.json");
+  const bundleBytes = files[`${prefix}bundle.json`];
   if (!bundleBytes) {
     const parts = Object.keys(files).filter((name) => name.endsWith("/bundle.json")).map((name) => name.split("/")[0]);
     if (parts.length) throw new Error(`several models in this file: name one of ${parts.join(", ")}`);
     throw new Error("no bundle in this file: write it with `ctxrep tflite`");
   }
   const bundle = JSON.parse(decoder.decode(bundleBytes));
-  const words = file("vocab.txt");
-  const vocab = words ? decoder.decode(words).replace(/\n$/, "").split("\n") : [];
   const model = bytes.subarray(0, begin);
   await check(model, bundle.files?.["model.tflite"]);
   const folder = () => String(wasm ?? new URL("../wasm/", import.meta.resolve("@litertjs/core")));
@@ -523,6 +534,7 @@ export async function load(source, { litert, wasm, threads = 1, model: part } = 
   const options = parallel ? { cpuOptions: { numThreads: threads } } : {};
   const compiled = await core.loadAndCompile(model, { accelerator: "wasm", ...options });
   const unicode = new Unicode(JSON.parse(decoder.decode(await tables)));
+  const vocab = vocabularyOf(bundle, (name) => files[prefix + name] ?? files[name], unicode);
   const all = Object.entries(compiled.signatures).filter(([name]) => name.startsWith(prefix));
   const signatures = Object.fromEntries(all.map(([name, signature]) => [name.slice(prefix.length), signature]));
   const kind = signatureKind(bundle);

@@ -92,7 +92,7 @@ function staticIds(config, vocab, unicode) {
  * The text preparation of a model.
  *
  * @param {any} bundle the contents of bundle.json
- * @param {string[]} vocab the lines of vocab.txt
+ * @param {any} vocab see `vocabularyOf`
  * @param {Unicode} unicode
  * @returns {Features}
  */

@@ -5,21 +5,21 @@ import { wellFormed, WordPieces } from "./text.js";
 
 export const MASK = "[MASK]";
 
-/** @typedef {{piece: string, probability: number}} Filling a word, or "##" and the rest of one that begins before */
+/** @typedef {{piece: string, probability: number}} Filling see `Filling` of filling.py */
 
 /** A masked language model that names pieces for masks. */
 export class Filler {
   /**
    * @param {any} bundle the contents of bundle.json
-   * @param {string[]} vocab the lines of vocab.txt
+   * @param {any} vocab see `vocabularyOf`
    * @param {import("./text.js").Unicode} unicode
    * @param {(inputs: Record<string, number[]>) => Promise<Record<string, any>>} run of one row
    * @param {number} positions masks that are answered in one call
    */
   constructor(bundle, vocab, unicode, run, positions) {
     this.bundle = bundle;
-    this.vocab = vocab;
     this.features = new WordPieces(bundle, vocab, unicode);
+    this.names = this.features.tokenizer.names;
     this.mask = this.features.special(this.features.maskPiece);
     this.run = run;
     this.positions = positions;
@@ -46,7 +46,7 @@ export class Filler {
       const segments = tokens.map(() => 0);
       const inputs = { token_ids: tokens, segment_ids: segments, mask: tokens.map(() => 1), mlm_positions: part };
       const { data } = (await this.run(inputs)).mlm_logits;
-      const size = this.vocab.length;
+      const size = this.names.length;
       answers.push(...part.map((_, i) => this.best(data.slice(i * size, (i + 1) * size), top)));
     }
     return answers;
@@ -56,8 +56,8 @@ export class Filler {
   tokens(text) {
     const parts = text.split(MASK);
     if (parts.length === 1) throw new RangeError(`no ${MASK} in this text: write ${MASK} where a word is to be found`);
-    const { cls, sep, maxLength } = this.features;
-    const ids = parts.map((part) => this.features.pieces(part).map(({ id }) => id));
+    const { cls, sep, maxLength, tokenizer } = this.features;
+    const ids = tokenizer.aroundMasks(parts, this.mask).map((pieces) => pieces.map(({ id }) => id));
     const tokens = [cls, ...ids.flatMap((part, i) => (i ? [this.mask, ...part] : part)), sep];
     if (tokens.length > maxLength) throw new RangeError(`${tokens.length} pieces; the model reads ${maxLength}: shorten the text`);
     return tokens;
@@ -67,6 +67,6 @@ export class Filler {
   best(logits, top) {
     const probabilities = softmax(logits);
     const order = [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a] || a - b);
-    return order.slice(0, top).map((id) => ({ piece: this.vocab[id], probability: probabilities[id] }));
+    return order.slice(0, top).map((id) => ({ piece: this.names[id], probability: probabilities[id] }));
   }
 }

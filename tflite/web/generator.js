@@ -42,7 +42,7 @@ function checked(options) {
 export class Generator {
   /**
    * @param {any} bundle the contents of bundle.json
-   * @param {string[]} vocab the lines of vocab.txt
+   * @param {any} vocab see `vocabularyOf`
    * @param {import("./text.js").Unicode} unicode
    * @param {(inputs: {token_ids: number[], mask: number[], state: Float32Array|null}) => Promise<any>} run of a
    *   token; a state of null is that before a text: zeros
@@ -99,16 +99,15 @@ export class Generator {
     /** @type {Float32Array|null} */
     let logits = null;
     for (const token of tokens) if (!(logits = await after(token))) return;
-    let before = tokens[tokens.length - 1];
+    const write = features.writer(tokens[tokens.length - 1]);
     for (let step = 0, ended = 0; step < length; step++) {
       const allowed = Float32Array.from(/** @type {Float32Array} */ (logits));
       for (const id of features.never) allowed[id] = -Infinity;
       const token = sample(allowed, seed, step, filters);
-      const text = features.string(token, before);
-      const spaced = !step && features.units !== "characters" && ENDS_IN_SPACE.test(prompt);
+      const text = write(token);
+      const spaced = !step && ["words", "pieces"].includes(features.units) && ENDS_IN_SPACE.test(prompt);
       yield spaced ? text.replace(/^ /, "") : text;
       if (token === features.end && ++ended === lines) return;
-      before = token;
       if (step + 1 < length && !(logits = await after(token))) return;
     }
   }

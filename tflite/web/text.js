@@ -5,15 +5,25 @@
  * in unicode.json, so that nothing depends on the Unicode version of the browser.
  *
  * @typedef {{code: number, begin: number, end: number}} Letter a code point, and the span in the text it comes from
+ * @typedef {{code: number, change: number}} Change a code point of a changed text: in the place of the next letter (0),
+ *   of this and n more (-n), or one that is added (1)
  * @typedef {{id: number, begin: number, end: number, word: number}} Piece
+ * @typedef {{
+ *   vocab: string[], names: string[], pieces: (text: string, place?: "text"|"word"|"later") => Piece[],
+ *   aroundMasks: (parts: string[], mask: number) => Piece[][],
+ * }} Tokenizer with the pieces by their ids, and as they are read; those of a text, of one word of a text that comes
+ *   split, or of a part of a text behind a mask; and those of the parts between masks
  * @typedef {{
  *   tokens: any[], truncated: boolean, first: number, starts: (number|null)[]|null,
  *   offsets: number[][]|null, words: number[][]|null,
  * }} Row one encoded text or window, see `Row` in keras_ctxrep/text/features.py
  */
 
-const REMOVED = 1, SPACE = 2, PUNCTUATION = 4, CJK = 8, MARK = 16;
-const FLAGS = { removed: REMOVED, space: SPACE, punctuation: PUNCTUATION, cjk: CJK, mark: MARK };
+const REMOVED = 1, SPACE = 2, PUNCTUATION = 4, CJK = 8, MARK = 16, LETTER = 32, NUMBER = 64, COMPATIBLE = 128;
+const FLAGS = {
+  removed: REMOVED, space: SPACE, punctuation: PUNCTUATION, cjk: CJK, mark: MARK, letter: LETTER, number: NUMBER,
+  compatible: COMPATIBLE,
+};
 const BLANK = 0x20;
 const LONGEST_WORD = 100; // code points; a longer word is [UNK]
 
@@ -49,6 +59,38 @@ export class Unicode {
       code += tables.order[i];
       for (const end = code + tables.order[i + 1]; code < end; code++) this.order.set(code, tables.order[i + 2]);
     }
+    /** @type {Uint8Array|null} */
+    this.classes = null;
+    this.ranges = tables.graphemes;
+  }
+
+  /** The classes of code points in clusters of characters, see `clusterEnds`. @returns {Uint8Array} */
+  get graphemes() {
+    if (this.classes) return this.classes;
+    const classes = new Uint8Array(0x110000);
+    for (let i = 0, code = 0; i < this.ranges.length; i += 3) {
+      code += this.ranges[i];
+      classes.fill(this.ranges[i + 2], code, (code += this.ranges[i + 1]));
+    }
+    return (this.classes = classes);
+  }
+
+  /** @param {number} code @returns {number} one of letters, one of numbers, and 1 of others */
+  kind(code) {
+    return this.flags[code] & (LETTER | NUMBER) || 1;
+  }
+
+  /** @param {Letter} letter @returns {Letter[]} in lower case */
+  lowered(letter) {
+    return (this.lower.get(letter.code) ?? [letter.code]).map((code) => ({ ...letter, code }));
+  }
+
+  /** @param {number} code @returns {number[]} its compatible decomposition */
+  decomposeCompatible(code) {
+    return this.decompose(code).flatMap((part) => {
+      if (!(this.flags[part] & COMPATIBLE)) return [part];
+      return letters(String.fromCodePoint(part).normalize("NFKD")).map((letter) => letter.code);
+    });
   }
 
   /** @param {number} code @returns {number[]} its canonical decomposition */
@@ -81,17 +123,19 @@ export function letters(text) {
  * The tokens of a text of which the first ones are needed: of a longer text those of its beginning, of whose last word
  * the tokens may be others.
  *
- * @template T
+ * @template {{word?: number}} T
  * @param {string} text
  * @param {number} most tokens that are needed; there is one more if the text has more
- * @param {(text: string) => T[]} read the tokens of a text; a word has at most 100
+ * @param {(text: string) => T[]} read the tokens of a text, with the numbers of their words if these may be long
  * @returns {T[]}
  */
 export function beginning(text, most, read) {
   for (let size = Math.max(4096, 64 * most); size < text.length; size *= 4) {
     const pair = /[\ud800-\udbff]/.test(text[size - 1]);
     const tokens = read(text.slice(0, pair ? size - 1 : size));
-    if (tokens.length > most + LONGEST_WORD) return tokens;
+    const last = tokens[tokens.length - 1]?.word;
+    const whole = last === undefined ? tokens.length - LONGEST_WORD : tokens.findIndex(({ word }) => word === last);
+    if (whole > most) return tokens;
   }
   return read(text);
 }
@@ -132,7 +176,7 @@ export class Splitter {
 
   /** @param {string} text @returns {Letter[]} */
   normalized(text) {
-    const { flags, lower } = this.unicode;
+    const { flags } = this.unicode;
     let result = [];
     for (const letter of letters(text)) {
       const flag = flags[letter.code];
@@ -143,33 +187,53 @@ export class Splitter {
       } else result.push(letter);
     }
     if (this.rules.stripAccents) result = this.decomposed(result).filter((letter) => !(flags[letter.code] & MARK));
-    if (!this.rules.lowercase) return result;
-    return result.flatMap((letter) => (lower.get(letter.code) ?? [letter.code]).map((code) => ({ ...letter, code })));
+    return this.rules.lowercase ? result.flatMap((letter) => this.unicode.lowered(letter)) : result;
   }
 
   /** @param {Letter[]} text @returns {Letter[]} in normal form D */
   decomposed(text) {
-    const { order } = this.unicode;
-    const parts = text.flatMap((letter) =>
-      this.unicode.decompose(letter.code).map((code, i) => ({ code, added: i > 0, order: order.get(code) ?? 0 })),
-    );
-    for (let begin = 0; begin < parts.length; begin++) {
-      let end = begin;
-      while (end < parts.length && parts[end].order) end++;
-      if (end - begin > 1) {
-        const ordered = parts.slice(begin, end).sort((a, b) => a.order - b.order);
-        for (let i = begin; i < end; i++) parts[i] = ordered[i - begin];
-      }
-      begin = Math.max(begin, end);
-    }
-    // `tokenizers` gives the spans of the text to the parts in their new order; an added part has that before it
-    let next = 0;
-    return parts.map(({ code, added }) => {
-      if (!added) next++;
-      const { begin, end } = next ? text[next - 1] : { begin: 0, end: 0 };
-      return { code, begin, end };
-    });
+    return changed(text, decomposition(text, this.unicode, false));
   }
+}
+
+/**
+ * @param {Letter[]} text
+ * @param {Unicode} unicode
+ * @param {boolean} compatible normal form KD, else D
+ * @returns {Change[]}
+ */
+export function decomposition(text, unicode, compatible) {
+  const { order } = unicode;
+  const parts = text.flatMap(({ code }) => {
+    const codes = compatible ? unicode.decomposeCompatible(code) : unicode.decompose(code);
+    return codes.map((code, i) => ({ code, change: Math.min(i, 1), order: order.get(code) ?? 0 }));
+  });
+  for (let begin = 0; begin < parts.length; begin++) {
+    let end = begin;
+    while (end < parts.length && parts[end].order) end++;
+    if (end - begin > 1) {
+      const ordered = parts.slice(begin, end).sort((a, b) => a.order - b.order);
+      for (let i = begin; i < end; i++) parts[i] = ordered[i - begin];
+    }
+    begin = Math.max(begin, end);
+  }
+  return parts;
+}
+
+/**
+ * A changed text with the spans that `tokenizers` gives: those of the letters before, in their order.
+ *
+ * @param {Letter[]} text
+ * @param {Change[]} parts
+ * @returns {Letter[]} an added one has the span of the last letter whose place is taken
+ */
+export function changed(text, parts) {
+  let next = 0;
+  return parts.map(({ code, change }) => {
+    const { begin, end } = (change > 0 ? text[next - 1] : text[next]) ?? { begin: 0, end: 0 };
+    if (change <= 0) next += 1 - change;
+    return { code, begin, end };
+  });
 }
 
 /** @param {Letter[]} word @returns {string} */
@@ -193,44 +257,30 @@ export function windowBegins(size, room, stride) {
 /** @param {number} size @returns {number[]} 0, 1, ... */
 const range = (size) => Array.from({ length: size }, (_, i) => i);
 
-/** BERT's inputs: word pieces between [CLS] and [SEP], which the bundle's `special_tokens` may name differently. */
-export class WordPieces {
+/** BERT's WordPiece tokenizer. */
+class WordPiece {
   /** @param {any} bundle @param {string[]} vocab @param {Unicode} unicode */
   constructor(bundle, vocab, unicode) {
-    this.maxLength = bundle.max_length;
-    this.starts = bundle.reads.words;
-    const special = { unk: "[UNK]", cls: "[CLS]", sep: "[SEP]", mask: "[MASK]", separators: 1, ...bundle.special_tokens };
-    /** @type {number} tokens between the texts of a pair */
-    this.separators = special.separators;
-    this.maxQuestion = Math.min(64, Math.floor((this.maxLength - 2 - this.separators) / 2));
     this.splitter = new Splitter(unicode, {
       lowercase: bundle.lowercase,
       stripAccents: bundle.strip_accents ?? bundle.lowercase,
       splitCjk: bundle.split_cjk,
     });
+    this.vocab = this.names = vocab;
     /** @type {Map<string, number>} */
     this.ids = new Map(vocab.map((piece, id) => [piece, id]));
     this.longest = vocab.reduce((most, piece) => Math.max(most, piece.length), 0);
-    this.unknown = this.special(special.unk);
-    this.cls = this.special(special.cls);
-    this.sep = this.special(special.sep);
-    this.maskPiece = special.mask;
+    this.unknown = /** @type {number} */ (this.ids.get(bundle.special_tokens?.unk ?? "[UNK]"));
   }
 
-  /** @param {string} piece @returns {number} */
-  special(piece) {
-    const id = this.ids.get(piece);
-    if (id === undefined) throw new Error(`the vocabulary has no ${piece}`);
-    return id;
+  /** @param {string} text @returns {Piece[]} */
+  pieces(text) {
+    return this.splitter.words(text).flatMap((word, number) => this.split(word, number));
   }
 
-  /**
-   * @param {string} text
-   * @param {number} most pieces that are needed, see `beginning`
-   * @returns {Piece[]}
-   */
-  pieces(text, most = Infinity) {
-    return beginning(text, most, (part) => this.splitter.words(part).flatMap((word, number) => this.split(word, number)));
+  /** @param {string[]} parts of a text, between masks @returns {Piece[][]} */
+  aroundMasks(parts) {
+    return parts.map((part) => this.pieces(part));
   }
 
   /** @param {Letter[]} word @param {number} number @returns {Piece[]} the longest pieces, from left to right */
@@ -253,6 +303,45 @@ export class WordPieces {
       pieces.push({ id, ...span(first, end) });
     }
     return pieces;
+  }
+}
+
+/** BERT's inputs: pieces between [CLS] and [SEP], which the bundle's `special_tokens` may name differently. */
+export class WordPieces {
+  /**
+   * @param {any} bundle
+   * @param {string[]|Tokenizer} vocab the lines of vocab.txt, or a tokenizer
+   * @param {Unicode} unicode
+   */
+  constructor(bundle, vocab, unicode) {
+    this.maxLength = bundle.max_length;
+    this.starts = bundle.reads.words;
+    const special = { unk: "[UNK]", cls: "[CLS]", sep: "[SEP]", mask: "[MASK]", separators: 1, ...bundle.special_tokens };
+    /** @type {number} tokens between the texts of a pair */
+    this.separators = special.separators;
+    this.maxQuestion = Math.min(64, Math.floor((this.maxLength - 2 - this.separators) / 2));
+    /** @type {Tokenizer} */
+    this.tokenizer = Array.isArray(vocab) ? new WordPiece(bundle, vocab, unicode) : vocab;
+    this.special(special.unk);
+    this.cls = this.special(special.cls);
+    this.sep = this.special(special.sep);
+    this.maskPiece = special.mask;
+  }
+
+  /** @param {string} piece @returns {number} */
+  special(piece) {
+    const id = this.tokenizer.vocab.indexOf(piece);
+    if (id < 0) throw new Error(`the vocabulary has no ${piece}`);
+    return id;
+  }
+
+  /**
+   * @param {string} text
+   * @param {number} most pieces that are needed, see `beginning`
+   * @returns {Piece[]}
+   */
+  pieces(text, most = Infinity) {
+    return beginning(text, most, (part) => this.tokenizer.pieces(part));
   }
 
   /**
@@ -295,8 +384,9 @@ export class WordPieces {
     if (!this.starts) return { pieces, starts: null, words: null };
     const begins = range(pieces.length).filter((i) => !i || pieces[i].word !== pieces[i - 1].word);
     const ends = [...begins.slice(1), pieces.length];
-    const words = begins.map((begin, i) => [pieces[begin].begin, pieces[ends[i] - 1].end]);
-    return { pieces, starts: begins.map((i) => i + 1), words };
+    const words = begins.map((begin, i) => ({ start: 1 + begin, span: [pieces[begin].begin, pieces[ends[i] - 1].end] }));
+    const read = words.filter(({ span: [begin, end] }) => begin < end); // not those of white space
+    return { pieces, starts: read.map(({ start }) => start), words: read.map(({ span }) => span) };
   }
 
   /** @param {string[]} words @returns {{pieces: Piece[], starts: (number|null)[]|null, words: number[][]|null}} */
@@ -305,7 +395,7 @@ export class WordPieces {
     const pieces = [];
     const starts = words.map((word) => {
       const start = pieces.length + 1;
-      pieces.push(...this.pieces(word));
+      for (const piece of this.tokenizer.pieces(word, "word")) pieces.push(piece);
       return pieces.length >= start ? start : null;
     });
     return { pieces, starts, words: null };

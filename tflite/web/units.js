@@ -10,7 +10,7 @@ const ALONE = /[\ud800-\udfff]/gu; // a surrogate without its pair, which words 
 const PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
 
 /**
- * Texts as ids of tokens, and ids as text. One mark, the end of a line, stands before each line. It also makes the
+ * Texts as ids of tokens, and ids as text. Unless they are of a byte-level BPE, one mark, the end of a line, stands before each line. It also makes the
  * inputs of a model over a language model, or over embeddings of characters.
  *
  * @typedef {{id: number, begin: number, end: number}} Token and where it stands in its text; 0, 0 of a mark
@@ -18,12 +18,21 @@ const PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
 export class TokenFeatures {
   /**
    * @param {any} bundle the contents of bundle.json
-   * @param {string[]} vocab the lines of vocab.txt
+   * @param {any} vocab see `vocabularyOf`
    * @param {import("./text.js").Unicode} unicode
    */
   constructor(bundle, vocab, unicode) {
     this.units = bundle.config.units;
     this.maxLength = bundle.max_length;
+    /** @type {import("./subwords.js").Subwords|null} a byte-level BPE, which has no marks */
+    this.subwords = Array.isArray(vocab) ? null : vocab;
+    if (this.subwords) {
+      this.units = "subwords";
+      this.vocab = this.subwords.vocab;
+      this.end = this.vocab.indexOf(bundle.special_tokens.sep);
+      this.never = [];
+      return;
+    }
     if (this.units === "pieces") {
       const pieces = new WordPieces(bundle, vocab, unicode);
       const [pad, unknown, cls, sep, mask] = PIECES.map((piece) => pieces.special(piece));
@@ -55,6 +64,10 @@ export class TokenFeatures {
 
   /** @param {string} text @returns {Token[]} a mark before each of its lines, and none at its end */
   read(text) {
+    if (this.subwords) {
+      const pieces = this.subwords.pieces(text);
+      return pieces.length ? pieces : [{ id: this.end, begin: 0, end: 0 }];
+    }
     let place = 0;
     return text.split("\n").flatMap((line) => {
       const first = place;
@@ -85,10 +98,11 @@ export class TokenFeatures {
 
   /** @param {string} text @param {number} stride @returns {import("./text.js").Row[]} */
   textWindows(text, stride) {
-    const [mark, ...ids] = this.prompt(text);
-    const room = this.maxLength - 1;
+    const ids = this.prompt(text);
+    const marks = this.subwords ? [] : ids.splice(0, 1);
+    const room = this.maxLength - marks.length;
     return windowBegins(ids.length, room, stride).map((begin) => {
-      const tokens = [mark, ...ids.slice(begin, begin + room)];
+      const tokens = [...marks, ...ids.slice(begin, begin + room)];
       return { tokens, truncated: false, first: 0, starts: null, offsets: null, words: null };
     });
   }
@@ -96,6 +110,18 @@ export class TokenFeatures {
   /** @param {import("./text.js").Row} row @returns {Record<string, any[]>} */
   inputs(row) {
     return { token_ids: row.tokens, mask: row.tokens.map(() => 1) };
+  }
+
+  /** @param {number} before the last token of a text @returns {(token: number) => string} what each adds to the text */
+  writer(before) {
+    const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+    const { subwords } = this;
+    if (subwords) return (token) => (token === this.end ? "" : decoder.decode(subwords.bytes(token), { stream: true }));
+    return (token) => {
+      const text = this.string(token, before);
+      before = token;
+      return text;
+    };
   }
 
   /** @param {number} token @param {number} before the token before it @returns {string} what it adds to the text */

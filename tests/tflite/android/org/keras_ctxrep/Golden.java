@@ -42,6 +42,10 @@ public final class Golden {
             write(Path.of(arguments[1]));
             return;
         }
+        if (arguments[0].equals("subwords")) {
+            subwords(Path.of(arguments[1]));
+            return;
+        }
         if (arguments[0].equals("litert")) {
             litert();
             return;
@@ -70,7 +74,7 @@ public final class Golden {
 
     private static Map<String, byte[]> files(Path folder) throws IOException {
         Map<String, byte[]> files = new HashMap<>();
-        for (String name : new String[] {"bundle.json", "vocab.txt"}) {
+        for (String name : new String[] {"bundle.json", "vocab.txt", "tokenizer.json"}) {
             if (Files.exists(folder.resolve(name))) {
                 files.put(name, Files.readAllBytes(folder.resolve(name)));
             }
@@ -86,6 +90,39 @@ public final class Golden {
             System.out.println(bundle.task() + " " + bundle.matches(file) + " " + text);
         } catch (IllegalArgumentException error) {
             System.out.println(error.getMessage());
+        }
+    }
+
+    /** Compares the pieces of texts, and of words of texts that come split, by each tokenizer of a folder. */
+    private static void subwords(Path folder) throws IOException {
+        Map<String, Object> special = new HashMap<>();
+        special.putAll(Map.of("pad", "<pad>", "unk", "<unk>", "cls", "<s>", "sep", "</s>", "mask", "<mask>"));
+        try (DirectoryStream<Path> tokenizers = Files.newDirectoryStream(folder)) {
+            for (Path path : tokenizers) {
+                String content = Files.readString(path.resolve("tokenizer.json"));
+                Subwords subwords = Subwords.of(Bundle.object(Json.parse(content)), special);
+                int compared = 0;
+                int different = 0;
+                for (Map<?, ?> line : lines(path.resolve("pieces.jsonl"))) {
+                    String text = (String) line.get("text");
+                    if (line.get("place").equals("later")) {
+                        continue;
+                    }
+                    Pieces pieces = line.get("place").equals("word") ? subwords.encodeWord(text) : subwords.encode(text);
+                    List<Object> own = new ArrayList<>();
+                    for (int i = 0; i < pieces.size; i++) {
+                        List<Object> piece = new ArrayList<>(Arrays.asList((long) pieces.ids[i]));
+                        piece.addAll((List<?>) points(text, pieces.begins[i], pieces.ends[i]));
+                        piece.add((long) pieces.words[i]);
+                        own.add(piece);
+                    }
+                    compared++;
+                    if (!own.equals(line.get("pieces")) && different++ < 5) {
+                        System.out.println(json(text) + ": " + own + ", not " + line.get("pieces"));
+                    }
+                }
+                System.out.println(path.getFileName() + ": " + compared + " texts, " + different + " differences");
+            }
         }
     }
 

@@ -95,8 +95,10 @@ public final class GoldenGeneration {
 
     private void texts(Path folder) throws IOException {
         Map<String, byte[]> files = new HashMap<>();
-        for (String name : new String[] {"bundle.json", "vocab.txt"}) {
-            files.put(name, Files.readAllBytes(folder.resolve(name)));
+        for (String name : new String[] {"bundle.json", "vocab.txt", "tokenizer.json"}) {
+            if (Files.exists(folder.resolve(name))) {
+                files.put(name, Files.readAllBytes(folder.resolve(name)));
+            }
         }
         Bundle bundle = new Bundle(files);
         TokenFeatures features = new TokenFeatures(bundle);

@@ -13,7 +13,7 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * What a model is and how its text is prepared: the files bundle.json, vocab.txt and card.md.
+ * What a model is and how its text is prepared: the files bundle.json, vocab.txt or tokenizer.json, and card.md.
  *
  * <p>A .tflite file holds them in a zip archive at its end, stored without compression, which LiteRT ignores.
  */
@@ -38,6 +38,7 @@ public final class Bundle {
     final Map<String, Object> extraEmbeddings;
     final Map<String, Object> settings;
     final Map<String, Object> specialTokens; // of word pieces, where they are not BERT's
+    final Subwords subwords; // the tokenizer of tokenizer.json, or null
     final Map<String, Object> roles; // name -> what is put before a text; "" before one without a role
     final String network; // over the encoder, or empty
     private final String task;
@@ -49,8 +50,9 @@ public final class Bundle {
     /**
      * Reads a bundle from its files.
      *
-     * @param files the contents of bundle.json, vocab.txt and card.md by name; the last two where there are any
-     * @throws IllegalArgumentException bundle.json or vocab.txt is missing, damaged or of another version
+     * @param files the contents of bundle.json, vocab.txt, tokenizer.json and card.md by name; all but the first where
+     *     there are any
+     * @throws IllegalArgumentException one of them is missing, damaged or of another version
      */
     public Bundle(Map<String, byte[]> files) {
         this(files, 0);
@@ -85,7 +87,10 @@ public final class Bundle {
             network = kind == null ? "" : (String) kind;
             Map<String, Object> hashes = object(fields.get("files"));
             hash = (String) hashes.get(MODEL);
-            vocab = hashes.containsKey("vocab.txt") ? lines(text(files, "vocab.txt")) : Collections.emptyList();
+            boolean read = hashes.containsKey("tokenizer.json");
+            subwords = read ? Subwords.of(object(Json.parse(text(files, "tokenizer.json"))), specialTokens) : null;
+            boolean words = hashes.containsKey("vocab.txt");
+            vocab = read ? subwords.pieces : words ? lines(text(files, "vocab.txt")) : Collections.emptyList();
             card = files.containsKey("card.md") ? text(files, "card.md") : "";
         } catch (ClassCastException | NullPointerException | IllegalArgumentException error) {
             throw new IllegalArgumentException("bundle.json is damaged or of another version: " + error.getMessage());
@@ -139,8 +144,9 @@ public final class Bundle {
             }
             String prefix = model.isEmpty() ? "" : model + "/";
             Map<String, byte[]> own = new HashMap<>();
-            for (String name : new String[] {"bundle.json", "vocab.txt", "card.md"}) {
-                byte[] content = files.getOrDefault(prefix + name, name.equals("vocab.txt") ? files.get(name) : null);
+            for (String name : new String[] {"bundle.json", "vocab.txt", "tokenizer.json", "card.md"}) {
+                boolean shared = name.equals("vocab.txt") || name.equals("tokenizer.json");
+                byte[] content = files.getOrDefault(prefix + name, shared ? files.get(name) : null);
                 if (content != null) {
                     own.put(name, content);
                 }
@@ -216,7 +222,8 @@ public final class Bundle {
         return value == null ? otherwise : (Boolean) value;
     }
 
-    private static Map<String, Object> object(Object value) {
+    /** A part of the bundle that is an object; of null without fields. */
+    static Map<String, Object> object(Object value) {
         Map<String, Object> object = new HashMap<>();
         if (value != null) {
             for (Map.Entry<?, ?> field : ((Map<?, ?>) value).entrySet()) {

@@ -72,6 +72,7 @@ public final class Generator implements AutoCloseable {
         private final Sampler sampler;
         private final int length;
         private final boolean spaced; // the prompt ends with white space
+        private final TokenFeatures.Writer writer;
         private int linesLeft;
         private int[] unread; // tokens that the model is to read
         private float[] state;
@@ -83,7 +84,8 @@ public final class Generator implements AutoCloseable {
             linesLeft = lines == 0 ? -1 : lines;
             unread = features.prompt(prompt);
             boolean space = !prompt.isEmpty() && SPACES.indexOf(prompt.charAt(prompt.length() - 1)) >= 0;
-            spaced = space && !features.characters();
+            spaced = space && features.spaced();
+            writer = features.new Writer(unread[unread.length - 1]);
         }
 
         @Override
@@ -105,9 +107,8 @@ public final class Generator implements AutoCloseable {
             for (int id : features.never) {
                 logits[id] = Float.NEGATIVE_INFINITY;
             }
-            int before = unread[unread.length - 1];
             int token = sampler.sample(logits, step);
-            String text = features.string(token, before);
+            String text = writer.next(token);
             boolean cut = step == 0 && spaced && text.startsWith(" ");
             unread = new int[] {token};
             linesLeft -= token == features.end ? 1 : 0;

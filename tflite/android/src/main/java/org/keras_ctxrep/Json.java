@@ -4,10 +4,12 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.regex.Pattern;
 
 /** Reads JSON: objects as maps in the order of their keys, numbers as Long or Double, other values as in Java. */
 final class Json {
     private static final int MAX_DEPTH = 100;
+    private static final Pattern INTEGER = Pattern.compile("-?[0-9]{1,18}");
 
     private final String text;
     private int next;
@@ -141,7 +143,7 @@ final class Json {
         }
         String number = text.substring(begin, next);
         try {
-            return number.matches("-?[0-9]{1,18}") ? (Object) Long.valueOf(number) : Double.valueOf(number);
+            return INTEGER.matcher(number).matches() ? (Object) Long.valueOf(number) : Double.valueOf(number);
         } catch (NumberFormatException error) {
             next = begin;
             throw error("a value");

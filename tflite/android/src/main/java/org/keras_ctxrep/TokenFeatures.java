@@ -1,5 +1,10 @@
 package org.keras_ctxrep;
 
+import java.nio.ByteBuffer;
+import java.nio.CharBuffer;
+import java.nio.charset.CharsetDecoder;
+import java.nio.charset.CodingErrorAction;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -18,7 +23,8 @@ final class TokenFeatures extends Features {
     final int[] never; // ids that are not generated
     final List<String> vocab;
     private final String units;
-    private final WordPiece pieces; // or null
+    private final Tokenizer pieces; // or null
+    private final Subwords subwords; // a byte-level BPE, which has no marks, or null
     private final Map<String, Integer> ids = new HashMap<>();
     private final Splitter splitter = new Splitter(false, false, true);
 
@@ -28,14 +34,12 @@ final class TokenFeatures extends Features {
     TokenFeatures(Bundle bundle) {
         super(bundle.maxLength);
         units = String.valueOf(bundle.config.get("units"));
+        subwords = bundle.subwords;
         vocab = new ArrayList<>(bundle.vocab);
         if (units.equals("pieces")) {
-            pieces = new WordPiece(
-                    vocab,
-                    new Splitter(bundle.lowercase, bundle.stripAccents, bundle.splitCjk),
-                    bundle.specialTokens);
+            pieces = Tokenizer.of(bundle);
             end = pieces.separator;
-            never = new int[] {pieces.pad, pieces.unknown, pieces.begin, pieces.mask};
+            never = subwords != null ? new int[0] : new int[] {pieces.pad, pieces.unknown, pieces.begin, pieces.mask};
             return;
         }
         if (!units.equals("words") && !units.equals("characters")) {
@@ -53,31 +57,38 @@ final class TokenFeatures extends Features {
         }
     }
 
-    /** Whether tokens are characters, which have no spaces between them. */
-    boolean characters() {
-        return units.equals("characters");
+    /** Whether there are spaces between tokens. */
+    boolean spaced() {
+        return subwords == null && !units.equals("characters");
     }
 
     /** The ids of a text that is to be continued: a mark before each of its lines, and none at its end. */
     int[] prompt(String text) {
-        WordPiece.Pieces tokens = read(text, Integer.MAX_VALUE);
+        Pieces tokens = read(text, Integer.MAX_VALUE);
         return Arrays.copyOf(tokens.ids, tokens.size);
     }
 
     /** The first {@code most} tokens of a text and at least one more, if it has more, with offsets, 0, 0 of a mark. */
-    private WordPiece.Pieces read(String text, int most) {
-        WordPiece.Pieces tokens = new WordPiece.Pieces(Math.min(text.length(), 1 << 12) + 2);
+    private Pieces read(String text, int most) {
+        Pieces tokens = new Pieces(Math.min(text.length(), 1 << 12) + 2);
+        if (subwords != null) {
+            tokens = subwords.encode(text, most);
+            if (tokens.size == 0) {
+                tokens.add(end, 0, 0, 0);
+            }
+            return tokens;
+        }
         for (int begin = 0, stop; begin <= text.length() && tokens.size <= most; begin = stop + 1) {
             stop = text.indexOf('\n', begin);
             stop = stop < 0 ? text.length() : stop;
             String line = text.substring(begin, stop);
             tokens.add(end, 0, 0, 0);
             if (pieces != null) {
-                WordPiece.Pieces all = pieces.encode(line, most);
+                Pieces all = pieces.encode(line, most);
                 for (int i = 0; i < all.size; i++) {
                     tokens.add(all.ids[i], begin + all.begins[i], begin + all.ends[i], 0);
                 }
-            } else if (characters()) {
+            } else if (units.equals("characters")) {
                 for (int at = 0, next; at < line.length() && tokens.size <= most; at = next) {
                     next = at + Character.charCount(line.codePointAt(at));
                     tokens.add(id(line.substring(at, next)), begin + at, begin + next, 0);
@@ -94,7 +105,7 @@ final class TokenFeatures extends Features {
 
     @Override
     Row encode(Query query) {
-        WordPiece.Pieces tokens = read(string(query), maxLength);
+        Pieces tokens = read(string(query), maxLength);
         Row row = new Row();
         row.size = Math.min(tokens.size, maxLength);
         row.first = row.size;
@@ -108,14 +119,14 @@ final class TokenFeatures extends Features {
     @Override
     List<Row> textWindows(Query query, int stride) {
         int[] tokens = prompt(string(query));
-        int room = maxLength - 1;
+        int marks = subwords == null ? 1 : 0;
         List<Row> rows = new ArrayList<>();
-        for (int begin : windowBegins(tokens.length - 1, room, stride)) {
+        for (int begin : windowBegins(tokens.length - marks, maxLength - marks, stride)) {
             Row row = new Row();
             row.size = Math.min(maxLength, tokens.length - begin);
             row.first = row.size;
             row.ids = Arrays.copyOfRange(tokens, begin, begin + row.size);
-            row.ids[0] = end;
+            row.ids[0] = marks > 0 ? end : row.ids[0];
             rows.add(row);
         }
         return rows;
@@ -135,7 +146,7 @@ final class TokenFeatures extends Features {
 
     @Override
     int empty() {
-        return 1;
+        return subwords == null ? 1 : 0;
     }
 
     @Override
@@ -151,7 +162,7 @@ final class TokenFeatures extends Features {
     }
 
     /** What a token adds to a text whose last token is {@code before}. */
-    String string(int token, int before) {
+    private String string(int token, int before) {
         if (token == end) {
             return "\n";
         }
@@ -159,6 +170,41 @@ final class TokenFeatures extends Features {
         if (pieces != null && word.startsWith("##")) {
             return word.substring(2);
         }
-        return characters() || before == end ? word : " " + word;
+        return !spaced() || before == end ? word : " " + word;
+    }
+
+    /** The text of tokens, one after the other. */
+    final class Writer {
+        private final CharsetDecoder decoder = StandardCharsets.UTF_8
+                .newDecoder()
+                .onMalformedInput(CodingErrorAction.REPLACE)
+                .onUnmappableCharacter(CodingErrorAction.REPLACE);
+        private int before;
+        private byte[] rest = new byte[0]; // the first bytes of a letter, whose others are to come
+
+        Writer(int before) {
+            this.before = before;
+        }
+
+        /** What the next token adds to the text. */
+        String next(int token) {
+            if (subwords == null) {
+                String text = string(token, before);
+                before = token;
+                return text;
+            }
+            if (token == end) {
+                return "";
+            }
+            byte[] own = subwords.bytes(token);
+            ByteBuffer bytes = ByteBuffer.allocate(rest.length + own.length);
+            bytes.put(rest).put(own).flip();
+            CharBuffer text = CharBuffer.allocate(bytes.remaining() + 1);
+            decoder.decode(bytes, text, false);
+            rest = new byte[bytes.remaining()];
+            bytes.get(rest);
+            text.flip();
+            return text.toString();
+        }
     }
 }

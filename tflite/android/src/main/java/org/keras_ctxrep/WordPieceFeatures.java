@@ -14,7 +14,7 @@ import java.util.Map;
  * is odd, the longer one gets the odd piece, or the pair if both are equal.
  */
 final class WordPieceFeatures extends Features {
-    private final WordPiece wordPiece;
+    private final Tokenizer tokenizer;
     private final boolean withStarts;
     private final boolean indicate;
     private final boolean pairs;
@@ -24,10 +24,7 @@ final class WordPieceFeatures extends Features {
         if (maxLength < 4) {
             throw new IllegalArgumentException("max_length " + maxLength + ": at least 4 are needed");
         }
-        wordPiece = new WordPiece(
-                bundle.vocab,
-                new Splitter(bundle.lowercase, bundle.stripAccents, bundle.splitCjk),
-                bundle.specialTokens);
+        tokenizer = Tokenizer.of(bundle);
         withStarts = bundle.readsWords;
         this.indicate = indicate;
         pairs = bundle.readsPair;
@@ -35,32 +32,32 @@ final class WordPieceFeatures extends Features {
 
     @Override
     Row encode(Query query) {
-        WordPiece.Pieces first;
+        Pieces first;
         int[] starts = null;
         Row row = new Row();
         if (query.text == null) {
-            first = new WordPiece.Pieces(2 * query.words.size() + 2);
+            first = new Pieces(2 * query.words.size() + 2);
             starts = new int[query.words.size()];
             for (int i = 0; i < starts.length; i++) {
-                WordPiece.Pieces word = wordPiece.encode(query.words.get(i));
+                Pieces word = tokenizer.encodeWord(query.words.get(i));
                 starts[i] = word.size > 0 ? 1 + first.size : -1;
                 first.addAll(word, 0, word.size);
             }
         } else {
-            first = wordPiece.encode(query.text, maxLength);
+            first = tokenizer.encode(query.text, maxLength);
             if (withStarts) {
                 starts = words(first, row);
             }
         }
-        WordPiece.Pieces second = query.pair == null ? null : wordPiece.encode(query.pair, maxLength);
+        Pieces second = query.pair == null ? null : tokenizer.encode(query.pair, maxLength);
         if (second != null && Math.min(first.size, second.size) > maxLength) { // the longer one may have a piece more
-            first = query.text == null ? first : wordPiece.encode(query.text);
-            second = wordPiece.encode(query.pair);
+            first = query.text == null ? first : tokenizer.encode(query.text);
+            second = tokenizer.encode(query.pair);
             starts = query.text != null && withStarts ? words(first, row) : starts;
         }
         int[][] marks = query.marks == null ? null : positions(query, first, starts);
         int[] kept = truncated(first.size, second == null ? -1 : second.size, maxLength - markers(second != null));
-        WordPiece.Pieces pieces = new WordPiece.Pieces(maxLength);
+        Pieces pieces = new Pieces(maxLength);
         add(pieces, first, 0, kept[0], true, second != null);
         row.first = pieces.size;
         row.truncated = kept[0] < first.size;
@@ -78,17 +75,21 @@ final class WordPieceFeatures extends Features {
     }
 
     /** The positions of the words' first pieces behind [CLS]; the row takes the words' spans. */
-    private static int[] words(WordPiece.Pieces pieces, Row row) {
+    private static int[] words(Pieces pieces, Row row) {
         int[] starts = new int[pieces.size];
         int[] begins = new int[pieces.size];
         int[] ends = new int[pieces.size];
         int count = 0;
-        for (int i = 0; i < pieces.size; i++) {
-            if (i == 0 || pieces.words[i] != pieces.words[i - 1]) {
-                starts[count] = 1 + i;
-                begins[count++] = pieces.begins[i];
+        for (int first = 0, end; first < pieces.size; first = end) {
+            end = first + 1;
+            while (end < pieces.size && pieces.words[end] == pieces.words[first]) {
+                end++;
             }
-            ends[count - 1] = pieces.ends[i];
+            if (pieces.begins[first] < pieces.ends[end - 1]) { // not of white space
+                starts[count] = 1 + first;
+                begins[count] = pieces.begins[first];
+                ends[count++] = pieces.ends[end - 1];
+            }
         }
         row.wordBegins = Arrays.copyOf(begins, count);
         row.wordEnds = Arrays.copyOf(ends, count);
@@ -96,7 +97,7 @@ final class WordPieceFeatures extends Features {
     }
 
     /** The positions of the marked spans' pieces. */
-    private static int[][] positions(Query query, WordPiece.Pieces pieces, int[] starts) {
+    private static int[][] positions(Query query, Pieces pieces, int[] starts) {
         int[][] marks = new int[query.marks.length][];
         int[] begins = null;
         if (query.text == null) { // a word without pieces begins where the next word does
@@ -130,14 +131,14 @@ final class WordPieceFeatures extends Features {
 
     @Override
     List<Row> textWindows(Query query, int stride) {
-        WordPiece.Pieces all = new WordPiece.Pieces(16);
+        Pieces all = new Pieces(16);
         for (String part : query.text == null ? query.words : Collections.singletonList(query.text)) {
-            WordPiece.Pieces pieces = wordPiece.encode(part);
+            Pieces pieces = query.text == null ? tokenizer.encodeWord(part) : tokenizer.encode(part);
             all.addAll(pieces, 0, pieces.size);
         }
         List<Row> rows = new ArrayList<>();
         for (int begin : windowBegins(all.size, maxLength - 2, stride)) {
-            WordPiece.Pieces pieces = new WordPiece.Pieces(maxLength);
+            Pieces pieces = new Pieces(maxLength);
             add(pieces, all, begin, Math.min(begin + maxLength - 2, all.size), true, false);
             Row row = new Row();
             row.first = pieces.size;
@@ -149,13 +150,13 @@ final class WordPieceFeatures extends Features {
 
     @Override
     List<Row> windows(Query query, int stride) {
-        WordPiece.Pieces question = wordPiece.encode(query.text, maxLength);
-        WordPiece.Pieces context = wordPiece.encode(query.pair);
+        Pieces question = tokenizer.encode(query.text, maxLength);
+        Pieces context = tokenizer.encode(query.pair);
         int asked = Math.min(question.size, Math.min(64, (maxLength - markers(true)) / 2));
         int room = maxLength - asked - markers(true);
         List<Row> rows = new ArrayList<>();
         for (int begin : windowBegins(context.size, room, stride)) {
-            WordPiece.Pieces pieces = new WordPiece.Pieces(maxLength);
+            Pieces pieces = new Pieces(maxLength);
             add(pieces, question, 0, asked, true, true);
             Row row = new Row();
             row.first = pieces.size;
@@ -190,7 +191,7 @@ final class WordPieceFeatures extends Features {
     Map<String, int[]> inputs(Row row, int length) {
         Map<String, int[]> inputs = inputs(row, length, !indicate);
         int[] ids = Arrays.copyOf(row.ids, length);
-        Arrays.fill(ids, row.size, length, wordPiece.pad);
+        Arrays.fill(ids, row.size, length, tokenizer.pad);
         int[] segments = new int[length];
         Arrays.fill(segments, Math.min(row.first, row.size), row.size, 1);
         if (indicate && row.marks != null) {
@@ -215,21 +216,21 @@ final class WordPieceFeatures extends Features {
 
     /** The special pieces of a row. */
     private int markers(boolean pair) {
-        return pair ? 2 + wordPiece.separators : 2;
+        return pair ? 2 + tokenizer.separators : 2;
     }
 
     /** Adds pieces {@code from} to {@code to} and [SEP], the first ones behind [CLS]. */
-    private void add(WordPiece.Pieces pieces, WordPiece.Pieces text, int from, int to, boolean first, boolean pair) {
+    private void add(Pieces pieces, Pieces text, int from, int to, boolean first, boolean pair) {
         if (first) {
-            pieces.add(wordPiece.begin, 0, 0, 0);
+            pieces.add(tokenizer.begin, 0, 0, 0);
         }
         pieces.addAll(text, from, to);
-        for (int i = first && pair ? wordPiece.separators : 1; i > 0; i--) {
-            pieces.add(wordPiece.separator, 0, 0, 0);
+        for (int i = first && pair ? tokenizer.separators : 1; i > 0; i--) {
+            pieces.add(tokenizer.separator, 0, 0, 0);
         }
     }
 
-    private static void take(Row row, WordPiece.Pieces pieces) {
+    private static void take(Row row, Pieces pieces) {
         row.size = pieces.size;
         row.ids = Arrays.copyOf(pieces.ids, pieces.size);
         row.begins = Arrays.copyOf(pieces.begins, pieces.size);
