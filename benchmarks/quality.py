@@ -314,7 +314,7 @@ def beside_exports(task: Task, model: Path, rows: Path, test: Path) -> dict[str,
     from keras_ctxrep_tflite import quantize
 
     model, *exports = (model.with_suffix(f".{name}") if name != "Keras" else model for name in ENGINES["base"])
-    recipes.export(model, exports[0], overwrite=True)
+    recipes.export(model, exports[0])
     for file in exports[1:]:
         form = file.suffix[1:]
         quantize.convert(model, file, form, calibrate=[rows] if form == "int8" else None)
@@ -577,13 +577,13 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
 
     def of_base(engine: str, name: str, files: dict[str, Path], seed: int) -> dict:
         model = folder / "models" / f"base-{name}-{seed}"
-        if (name, seed) not in made:
+        if model.name not in made:
             task, rows, test = BASE[name], files["rows"], files["test"]
             kwargs = {"keep": model, "dropout": 0.1, "precision": "mixed_bfloat16"}
             trained = ours(task, rows, files["few"], test, args.base, folder / "out", seed, **kwargs)
-            made[name, seed] = beside_exports(task, model, rows, test)
-            made[name, seed]["Keras"] = trained | made[name, seed]["Keras"]
-        return made[name, seed][engine]
+            made[model.name] = beside_exports(task, model, rows, test)
+            made[model.name]["Keras"] = trained | made[model.name]["Keras"]
+        return made[model.name][engine]
 
     def run(engine: str, part: str, name: str, files: dict[str, Path], seed: int) -> dict:
         task, rows, test, out = SETTINGS[part][name], files["rows"], files["test"], folder / "out"
