@@ -313,11 +313,10 @@ def beside_exports(task: Task, model: Path, rows: Path, test: Path) -> dict[str,
     from keras_ctxrep import recipes
     from keras_ctxrep_tflite import quantize
 
-    model, *exports = (model.with_suffix(f".{name}") if name != "Keras" else model for name in ENGINES["base"])
-    recipes.export(model, exports[0])
-    for file in exports[1:]:
-        form = file.suffix[1:]
-        quantize.convert(model, file, form, calibrate=[rows] if form == "int8" else None)
+    exports = [recipes.export(model, model.with_name(f"{model.name}-served"))]
+    for form in ENGINES["base"][2:]:
+        exports.append(model.with_name(f"{model.name}-{form}.tflite"))
+        quantize.convert(model, exports[-1], form, calibrate=[rows] if form == "int8" else None)
     compared, _ = recipes.compare(model, exports, data=test)
     about = ("bytes", "milliseconds", "agreement", "quality_interval")
     return {
