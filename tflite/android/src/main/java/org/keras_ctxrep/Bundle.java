@@ -146,7 +146,10 @@ public final class Bundle {
             Map<String, byte[]> own = new HashMap<>();
             for (String name : new String[] {"bundle.json", "vocab.txt", "tokenizer.json", "card.md"}) {
                 boolean shared = name.equals("vocab.txt") || name.equals("tokenizer.json");
-                byte[] content = files.getOrDefault(prefix + name, shared ? files.get(name) : null);
+                byte[] content = files.get(prefix + name);
+                if (content == null && shared) {
+                    content = files.get(name);
+                }
                 if (content != null) {
                     own.put(name, content);
                 }

@@ -27,7 +27,7 @@ abstract class Tokenizer {
     }
 
     private static int special(List<String> vocab, Map<String, Object> names, String name, String otherwise) {
-        String piece = (String) names.getOrDefault(name, otherwise);
+        String piece = names.containsKey(name) ? (String) names.get(name) : otherwise;
         int id = vocab.indexOf(piece);
         if (id < 0) {
             throw new IllegalArgumentException("vocabulary: " + piece + " is missing, a special piece");
