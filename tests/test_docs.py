@@ -37,7 +37,7 @@ BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # Every block of these languages runs, but for those in this table: (page, how the block begins) -> why not
 CODE = ("sh", "bash", "python")
 PUBLISHED = ("bert_3_384_12/books_wiki_en", "bert_6_384_12/books_wiki_en")
-PUBLISHED_ON = ("README.md", "docs/tutorials/own_data.md", "docs/how-to/tasks/distill.md")
+PUBLISHED_ON = ("README.md", "docs/tutorials/own_data.md", "docs/how-to/tasks/distill.md", "docs/how-to/answers.md")
 REASONS = {
     ("README.md", "# in a checkout of the repository"): "needs a package index",
     ("README.md", "docker run"): "needs a server",

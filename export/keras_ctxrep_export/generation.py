@@ -1,6 +1,7 @@
 """Generation of text as a TensorFlow graph: prompts in, texts out, by the rules of `keras_ctxrep.text.sampling`."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 from keras_ctxrep.text.artifacts import SIGNATURE
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_export import text_ops
+from keras_ctxrep_export.subword_ops import SubwordOps
 
 __all__ = ["Generation", "sampled"]
 
@@ -46,8 +48,7 @@ class Generation(tf.Module):
         super().__init__()
         self.tokens, size = bundle.tokens, int(model.input["state"].shape[-1])
         self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
-        self.text = text_ops.TokenOps(bundle)
-        begins, inside = zip(*map(self.tokens.forms, range(len(self.tokens.vocab))), strict=True)
+        self.text = _Subwords(bundle) if bundle.tokenizer else _Tokens(bundle)
         never = np.isin(np.arange(len(self.tokens.vocab)), self.tokens.never)
         specs = {name: tf.TensorSpec(tensor.shape, tensor.dtype, name) for name, tensor in model.input.items()}
 
@@ -75,14 +76,7 @@ class Generation(tf.Module):
             last = sizes - 1
             logits = tf.gather(first["logits"], last, batch_dims=1)
             ids = _loop(step, logits, first["state"], options, never, self.tokens.end)
-            before = tf.concat([tf.gather(padded, last, batch_dims=1)[:, None], ids[:, :-1]], 1)
-            drawn = tf.maximum(ids, 0)
-            strings = tf.where(before == self.tokens.end, tf.gather(begins, drawn), tf.gather(inside, drawn))
-            strings = tf.where(ids < 0, "", strings)
-            continued = tf.strings.reduce_join(strings, 1)
-            if self.tokens.units != "characters":  # the space is in the prompt already
-                spaced = tf.strings.regex_full_match(text, r"(?s).*[\s\p{Z}]")
-                continued = tf.where(spaced, tf.strings.regex_replace(continued, "^ ", ""), continued)
+            continued = self.text.strings(text, tf.gather(padded, last, batch_dims=1), ids)
             return {"text": continued[:rows]}
 
         self.functions: dict[str, Callable] = {SIGNATURE: text, "step": step}
@@ -96,6 +90,68 @@ class Generation(tf.Module):
         yield SIGNATURE, {"text": prompts} | {name: value.astype(kinds[name]) for name, value in values.items()}
         ones = np.ones((size, 1), np.int32)
         yield "step", {"token_ids": ones, "mask": ones, "state": np.zeros((size, self._size), np.float32)}
+
+
+class _Tokens(text_ops.TokenOps):
+    """The tokens of prompts, and the text of tokens."""
+
+    def __init__(self, bundle: Bundle):
+        super().__init__(bundle)
+        tokens = bundle.tokens
+        self.begins, self.inside = zip(*map(tokens.forms, range(len(tokens.vocab))), strict=True)
+
+    def strings(self, text: tf.Tensor, before: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """What the ids that continue texts, int32 (B, N), -1 after the end, add to them, string (B,).
+
+        Args:
+            text: string (B,).
+            before: the last id of each text, int32 (B,).
+            ids: of the tokens.
+        """
+        before, drawn = tf.concat([before[:, None], ids[:, :-1]], 1), tf.maximum(ids, 0)
+        strings = tf.where(before == self.end, tf.gather(self.begins, drawn), tf.gather(self.inside, drawn))
+        continued = tf.strings.reduce_join(tf.where(ids < 0, "", strings), 1)
+        if self.units == "characters":
+            return continued
+        spaced = tf.strings.regex_full_match(text, r"(?s).*[\s\p{Z}]")  # the space is in the prompt already
+        return tf.where(spaced, tf.strings.regex_replace(continued, "^ ", ""), continued)
+
+
+class _Subwords(tf.Module):
+    """The same of a byte-level BPE."""
+
+    def __init__(self, bundle: Bundle):
+        super().__init__()
+        tokens = bundle.tokens
+        self.ops, self.end = SubwordOps(bundle.subwords), tokens.end
+        self.bytes = [b"" if id == tokens.end else tokens.wordpiece.bytes_of(id) for id in range(len(tokens.vocab))]
+
+    def ids(self, text: tf.Tensor) -> Any:
+        """`SubwordTokens.prompt` of each text, int32 (B, ragged)."""
+        ids, _, _ = self.ops.cut(self.ops.split(text))
+        ids = tf.cast(ids.merge_dims(1, 2), tf.int32)
+        empty = tf.cast(ids.row_lengths() == 0, tf.int64)
+        ends: Any = tf.RaggedTensor.from_row_lengths(tf.fill([tf.reduce_sum(empty)], self.end), empty, validate=False)
+        return tf.concat([ids, ends], 1)
+
+    def strings(self, text: tf.Tensor, before: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """As of `_Tokens`; bytes at the end that begin a letter are left out, others that are none are U+FFFD."""
+        joined = tf.strings.reduce_join(tf.where(ids < 0, b"", tf.gather(self.bytes, tf.maximum(ids, 0))), 1)
+        size = tf.strings.length(joined)
+        tail = tf.strings.substr(tf.strings.join([b"\0\0\0", joined]), size, tf.fill(tf.shape(size), 3))
+        a, b, c = tf.unstack(tf.cast(tf.io.decode_raw(tail, tf.uint8), tf.int32), 3, 1)
+
+        def begins(first: tf.Tensor, second: tf.Tensor, least: int) -> tf.Tensor:
+            """Whether two bytes begin a letter of more bytes, table 3-7 of the Unicode standard, or a surrogate."""
+            low = tf.where(first == 0xE0, 0xA0, tf.where(first == 0xF0, 0x90, 0x80))
+            high = tf.where(first == 0xF4, 0x8F, 0xBF)
+            return (least <= first) & (first <= 0xF4) & (low <= second) & (second <= high)
+
+        three = begins(a, b, 0xF0) & (c & 0xC0 == 0x80)
+        cut = tf.where((c >= 0xC2) & (c <= 0xF4), 1, tf.where(begins(b, c, 0xE0), 2, tf.where(three, 3, 0)))
+        return tf.strings.unicode_transcode(
+            tf.strings.substr(joined, tf.zeros_like(size), size - cut), "UTF-8", "UTF-8", errors="replace"
+        )
 
 
 def _loop(step: Callable, logits, state, options: dict, never: np.ndarray, end: int) -> tf.Tensor:

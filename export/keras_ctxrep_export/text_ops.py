@@ -416,7 +416,9 @@ class TokenOps(tf.Module):
         super().__init__()
         prepared = of_kind(bundle.features, TokenFeatures)
         if bundle.tokenizer:
-            raise ValueError("a language model over a byte-level BPE has no SavedModel; convert it to .tflite")
+            raise ValueError(
+                "a model over a language model with a byte-level BPE has no SavedModel; convert it to .tflite"
+            )
         self.units, self.end, self.max_length = prepared.units, prepared.end, prepared.max_length
         self.starts, self.pieces = prepared.starts, None
         if self.units == "pieces":

@@ -13,27 +13,34 @@ from keras_ctxrep.models import lm
 from keras_ctxrep.options import Generation as Options
 from keras_ctxrep.text import sampling
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep.text.tokens import SPECIAL_PIECES, SpecialTokens
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_export.generation import OPTIONS, Generation, sampled
-from keras_ctxrep_export.text_ops import TokenOps
+from tests import golden_text
 
 MARKERS = ("<S>", "</S>", "<UNK>")
 VOCABULARIES = {
     "words": (*MARKERS, "the", "Cat", "sat", ".", "'", "s", "中"),
     "pieces": (*SPECIAL_PIECES, "the", "cat", "##s", "sat", ".", "中"),
     "characters": (*MARKERS, *"theCas. '中\t"),
+    "subwords": golden_text.bpe().pieces,
 }
-KINDS = {"words": "lstm", "pieces": "convolution", "characters": "transformer"}
+KINDS = {"words": "lstm", "pieces": "convolution", "characters": "transformer", "subwords": "transformer"}
 PROMPTS = ["", "the Cat", "the Cat's\n", "\n\nsat ", "unheard-of 中文 \t", "the\u00a0", "\ud800x"]
 every_unit = pytest.mark.parametrize("units", VOCABULARIES)
 
 
 def fresh(units):
     """A tiny model with random weights, and its bundle."""
-    config = lm.Config(KINDS[units], units, width=8, heads=2, intermediate=12, context=5, kernel_size=3, dropout=0.0)
-    vocab, draw = VOCABULARIES[units], np.random.default_rng(0)
-    bundle = Bundle("lm", "causal_language_model", asdict(config), 16, vocab=vocab)
+    vocab, draw, fields = VOCABULARIES[units], np.random.default_rng(0), {}
+    sizes = {"width": 8, "heads": 2, "intermediate": 12, "context": 5, "kernel_size": 3, "dropout": 0.0}
+    if units == "subwords":  # as GPT-2
+        special = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+        fields = {"tokenizer": golden_text.bpe().to_json(), "special_tokens": special}
+        config = lm.Config(KINDS[units], "pieces", **sizes)
+    else:
+        config = lm.Config(KINDS[units], units, **sizes)
+    bundle = Bundle("lm", "causal_language_model", asdict(config), 16, vocab=vocab, **fields)
     model = saving.build(bundle)
     for weight in model.weights:
         weight.assign(draw.normal(0, 0.7, weight.shape))
@@ -51,8 +58,8 @@ def ask(function, prompts, **options):
 
 @every_unit
 def test_prompts(units):
-    _, bundle = fresh(units)
-    ids = TokenOps(bundle).ids(tf.constant([p.encode("utf-8", "replace") for p in PROMPTS]))
+    model, bundle = fresh(units)
+    ids = Generation(model, bundle).text.ids(tf.constant([p.encode("utf-8", "replace") for p in PROMPTS]))
     assert ids.to_list() == [bundle.tokens.prompt(prompt.replace("\ud800", "?")) for prompt in PROMPTS]
 
 
@@ -66,6 +73,17 @@ def test_texts_are_those_of_the_loop_in_python(units):
         assert ask(graph, prompts, seed=40 + np.arange(len(prompts)), **options) == expected
     assert len({*expected}) > 3
     assert ask(graph, [], seed=0) == []
+
+
+def test_bytes_of_subwords_are_the_text_of_python():
+    """Of letters that are cut off, begun anew, and bytes that begin none."""
+    model, bundle = fresh("subwords")
+    text, draw = Generation(model, bundle).text, np.random.default_rng(0)
+    chosen = [bytes([byte]) for byte in (0x61, 0xC3, 0xA9, 0xE0, 0xA0, 0x80, 0xED, 0xF0, 0x9F, 0x98, 0xF4, 0xFF, 0xC0)]
+    ids = [text.bytes.index(byte) for byte in chosen]
+    rows = draw.choice(ids, (3000, 6)).astype(np.int32)
+    found = text.strings(tf.fill([3000], ""), tf.zeros([3000], tf.int32), tf.constant(rows)).numpy()
+    assert [each.decode() for each in found] == [bundle.tokens.text(row.tolist()) for row in rows]
 
 
 def test_every_row_has_its_own_options():
@@ -100,8 +118,9 @@ def test_sampling_in_a_graph_is_that_of_numpy(options, rng):
 
 
 @pytest.mark.trains
-def test_an_export_is_loaded_and_generates_the_same(tmp_path):
-    model, bundle = fresh("pieces")
+@pytest.mark.parametrize("units", ["pieces", "subwords"])
+def test_an_export_is_loaded_and_generates_the_same(units, tmp_path):
+    model, bundle = fresh(units)
     saving.save(tmp_path / "m", model, bundle)
     loaded = ctx.load(tmp_path / "m")
     version = loaded.export(tmp_path / "serving" / "lm")

@@ -6,6 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from keras_ctxrep.text import tokens
 from keras_ctxrep.text.character_rules import APART, INSIDE, Casing, rules_of, shortened
 from keras_ctxrep.text.features import (
     CharacterAndWordFeatures,
@@ -176,8 +177,8 @@ def test_what_reaches_the_tokenizer(monkeypatch):
     """Of a text of 10 MB a few thousand characters."""
     seen = []
     features = WordPieceFeatures(WordPiece(PIECES), 32)
-    encoded = features.wordpiece._encoded
-    monkeypatch.setattr(features.wordpiece, "_encoded", lambda texts, run: seen.extend(texts) or encoded(texts, run))
+    encoded = tokens.encoded
+    monkeypatch.setattr(tokens, "encoded", lambda texts, run: seen.extend(texts) or encoded(texts, run))
     for text in MEGABYTES.values():
         features.encode([text])
     assert 0 < sum(map(len, seen)) < 100_000
