@@ -131,8 +131,8 @@ class _Subwords(tf.Module):
         ids, _, _ = self.ops.cut(self.ops.split(text))
         ids = tf.cast(ids.merge_dims(1, 2), tf.int32)
         empty = tf.cast(ids.row_lengths() == 0, tf.int64)
-        ends: Any = tf.RaggedTensor.from_row_lengths(tf.fill([tf.reduce_sum(empty)], self.end), empty, validate=False)
-        return tf.concat([ids, ends], 1)
+        ragged: Any = tf.RaggedTensor
+        return tf.concat([ids, ragged.from_row_lengths(tf.fill([tf.reduce_sum(empty)], self.end), empty)], 1)
 
     def strings(self, text: tf.Tensor, before: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
         """As of `_Tokens`; bytes at the end that begin a letter are left out, others that are none are U+FFFD."""
