@@ -14,7 +14,7 @@ from keras_ctxrep.cli import main
 from keras_ctxrep.convert import huggingface
 from keras_ctxrep.text import index_files
 from keras_ctxrep.text.bundle import Bundle, complete_roles, from_files
-from tests import tiny
+from tests import golden_text, tiny
 
 ROLES = {"query": "she: ", "passage": "", "title": "the "}
 TEXTS = ["the cat", "", "rain fell.", " ", "a " * 60]
@@ -47,6 +47,23 @@ def test_every_engine_puts_the_prefix_before_a_text(folder, tmp_path, tflite_in_
     assert [error != b"" for error in served["error"].numpy()] == [False, True, False, True, False]
     assert {"query", "passage"} < signatures.keys() and "title" not in signatures
     assert "| before a query | `she: ` |" in (exported / "README.md").read_text()
+
+
+@pytest.mark.filterwarnings("ignore:.* have vectors of zeros")
+def test_a_prefix_that_makes_a_piece_with_a_text(tmp_path, tflite_in_process):
+    """The space at its end is a piece alone, and one with the text: as many pieces, and yet not none."""
+    bpe = golden_text.bpe()
+    about = {"vocab": bpe.pieces, "tokenizer": bpe.to_json(), "max_length": 40, "roles": {"query": "as: "}}
+    saving.save(tmp_path / "m", *tiny.model("embed", "roberta", **about))
+    model = ctx.load(tmp_path / "m", engine="keras")
+    empty, one = model.bundle.features.encode(["as: ", "as: a"])
+    assert len(empty) == len(one)
+    exported = model.export(tmp_path / "served")
+    for engine in (model, ctx.load(model.tflite(tmp_path / "model.tflite"))):
+        vectors = engine.encode(["a", ""], role="query")
+        assert vectors[0].any() and not vectors[1].any()
+    served = tf.saved_model.load(str(exported)).signatures["query"](text=tf.constant(["a", ""]))
+    assert [error != b"" for error in served["error"].numpy()] == [False, True]
 
 
 def test_a_prefix_of_texts_without_a_role(folder):

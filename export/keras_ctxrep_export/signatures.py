@@ -77,12 +77,16 @@ class Signatures(tf.Module):
 
     def _in_role(self, ids: Any, prefix: str) -> Callable:
         """Raw strings to vectors, of the strings behind a prefix."""
-        words = len(self.bundle.features.encode([prefix])[0])  # of a text without any
+        nothing = self.bundle.features([prefix])  # of a text without any words
+        known = next((name for name in ("token_ids", "word_ids") if name in nothing), "mask")
+        size = nothing["mask"].shape[1]
 
         @tf.function(autograph=False, input_signature=[self._spec("text")])
         def text(text):
             inputs = self.features.plain(prefix + _check(["text"], [text])["text"])
-            return _with_errors(ids(inputs), tf.reduce_sum(inputs["mask"], 1) > words)
+            given: Any = tf.ensure_shape(tf.pad(inputs[known], [[0, 0], [0, size]])[:, :size], [None, size])
+            longer = tf.reduce_sum(inputs["mask"], 1) != size  # or shorter, where it made one piece with the text
+            return _with_errors(ids(inputs), longer | tf.reduce_any(given != nothing[known], 1))
 
         return text
 

@@ -271,13 +271,19 @@ class Predictor:
         self, queries: Sequence[Query], batch_size: int | None = None, role: str | None = None
     ) -> tuple[list[list[Row]], dict[int, list[dict[str, Any]]]]:
         """The rows of each query, and number of a query -> the model's outputs for it, of those that have words."""
-        prefix, empty = self.bundle.prefix(role), self.bundle.empty_length
-        if prefix:
+        prefix, nothing = self.bundle.prefix(role), None
+        if prefix:  # with which a text's first letters may make one piece
             queries = [query._replace(text=_prefixed(query.text, prefix)) for query in queries]
-            empty = len(self.bundle.features.encode([prefix])[0])
+            nothing = self.bundle.features.encode([prefix])[0].tokens
         rows = self.task.encode(self.bundle, queries) if queries else []
         self.unread.add(queries, rows)
-        filled = [(number, row) for number, parts in enumerate(rows) for row in parts if len(row) > empty]
+        empty = self.bundle.empty_length
+        filled = [
+            (number, row)
+            for number, parts in enumerate(rows)
+            for row in parts
+            if len(row) > empty and row.tokens != nothing
+        ]
         inputs = self.runner.inputs(filled)
         signatures = [self.runner.signature(queries[number]) for number, _ in inputs]
         results: list[dict] = [{} for _ in inputs]

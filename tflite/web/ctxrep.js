@@ -299,11 +299,12 @@ export class Predictor {
     pair = pair === null ? null : wellFormed(pair);
     const prefix = prefixOf(bundle, role);
     if (prefix) text = prefix + text;
-    const nothing = prefix ? rowsOf(bundle, features, prefix, pair)[0].tokens.length : this.nothing;
+    const nothing = prefix ? JSON.stringify(rowsOf(bundle, features, prefix, pair)[0].tokens) : null;
     const rows = rowsOf(bundle, features, text, pair);
     const outputs = [];
     for (const row of rows) {
-      if (row.tokens.length > nothing) outputs.push(withLogits(await this.run(features.inputs(row)), bundle.task));
+      if (row.tokens.length <= this.nothing || JSON.stringify(row.tokens) === nothing) continue;
+      outputs.push(withLogits(await this.run(features.inputs(row)), bundle.task));
     }
     if (!outputs.length) return unanswered(bundle);
     const answer = decode({ bundle, text, pair, rows, outputs });

@@ -215,12 +215,12 @@ public final class Model implements AutoCloseable {
                 bundle.marks == 0 ? null : marks);
         List<Row> rows = decoder.encode(features, query);
         List<Map<String, float[]>> outputs = new ArrayList<>();
-        int nothing = features.empty();
+        Row nothing = null; // a prefix without a text
         if (!prefix.isEmpty()) {
-            nothing = decoder.encode(features, new Query(prefix, null, null, null)).get(0).size;
+            nothing = decoder.encode(features, new Query(prefix, null, null, null)).get(0);
         }
         for (Row row : rows) {
-            if (row.size > nothing) {
+            if (row.size > features.empty() && !row.equalTokens(nothing)) {
                 outputs.add(run(row));
             }
         }

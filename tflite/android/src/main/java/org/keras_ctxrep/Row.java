@@ -1,5 +1,6 @@
 package org.keras_ctxrep;
 
+import java.util.Arrays;
 import java.util.List;
 
 /** One input of a model, before padding: a text, a pair of texts, or a window of a long text. */
@@ -15,4 +16,11 @@ final class Row {
     int[] wordBegins; // of each word in the text, or null; of a window, of the word that each token is of
     int[] wordEnds;
     int[][] marks; // the first token of each marked span and the one after its last; 0, 0 where it was cut off
+
+    /** Whether it has the tokens of another row; false of none. */
+    boolean equalTokens(Row other) {
+        return other != null
+                && Arrays.equals(ids, other.ids)
+                && (tokens == null ? other.tokens == null : tokens.equals(other.tokens));
+    }
 }
