@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tokenizers import Regex, models, normalizers
+from tokenizers import Regex, normalizers
 
 from keras_ctxrep.text.character_rules import lower_case
-from keras_ctxrep.text.subwords import SPACE, WHITE_SPACE, Subwords
+from keras_ctxrep.text.subwords import BYTES, SPACE, WHITE_SPACE, Subwords
 from keras_ctxrep_export.charsmaps import Characters, CharsMap, CodePoints, replaced
 from keras_ctxrep_export.words import Words, row_numbers
 
@@ -236,15 +236,10 @@ def _whole_words(subwords: Subwords) -> dict[bytes, int]:
     """The words that are cut into a single piece, which is known."""
     hidden = {each.id for each in subwords.added}
     pieces = {piece: id for id, piece in enumerate(subwords.pieces) if piece and id not in hidden}
-    model: Any
+    model: Any = subwords.model()
+    words = {piece: piece.encode() for piece in pieces}
     if subwords.kind == "bpe":
-        model = models.BPE({piece: id for id, piece in enumerate(subwords.pieces)}, [*subwords.merges])
-        numbers = {char: byte for byte, char in enumerate(_byte_characters())}
-        words = {piece: bytes(map(numbers.__getitem__, piece)) for piece in pieces if {*piece} <= numbers.keys()}
-    else:
-        vocab = [("" if id in hidden else piece, subwords.scores[id]) for id, piece in enumerate(subwords.pieces)]
-        model = models.Unigram(vocab, subwords.unknown, subwords.byte_fallback)
-        words = {piece: piece.encode() for piece in pieces}
+        words = {piece: bytes(map(BYTES.__getitem__, piece)) for piece in pieces if {*piece} <= BYTES.keys()}
     return {
         word: pieces[piece]
         for piece, word in words.items()
@@ -426,7 +421,7 @@ class _BytePairs(tf.Module):
     def __init__(self, subwords: Subwords):
         super().__init__("byte_pairs")
         ids = {piece: id for id, piece in enumerate(subwords.pieces)}
-        self.bytes = np.array([ids[char] for char in _byte_characters()], np.int64)
+        self.bytes = np.array([ids[letter] for letter in BYTES], np.int64)
         ranks = {(ids[left], ids[right]): rank for rank, (left, right) in enumerate(subwords.merges)}
         merged = [ids[left + right] for left, right in subwords.merges]
         self.merged = np.array([*merged, 0], np.int64)
@@ -497,13 +492,6 @@ class _BytePairs(tf.Module):
         pair = tf.bitwise.left_shift(tf.gather(symbol, places), 32) + tf.gather(symbol, behind)
         inside = (tf.gather(word, places) == tf.gather(word, behind)) & (behind > places)
         return tf.where(inside, self.ranks.lookup(pair), _LAST)
-
-
-def _byte_characters() -> list[str]:
-    """The character that stands for each byte in the pieces of a byte-level BPE."""
-    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in visible]
-    return [chr(256 + others.index(byte)) if byte in others else chr(byte) for byte in range(256)]
 
 
 def _utf8(codes: tf.Tensor) -> tf.Tensor:

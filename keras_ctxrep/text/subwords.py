@@ -51,7 +51,7 @@ WHITE_SPACE = frozenset(
 _LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())  # of bytes, first those that stand for themselves
 _OWN = {ord(letter): letter for letter in _LETTERS if ord(letter) < 256}
 _OTHERS = iter(letter for letter in _LETTERS if ord(letter) >= 256)
-_BYTES = [_OWN.get(byte) or next(_OTHERS) for byte in range(256)]  # byte -> letter
+BYTES = {_OWN.get(byte) or next(_OTHERS): byte for byte in range(256)}  # letter in pieces of a BPE -> byte, ascending
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 PREFIXES = ("always", "first", "never")  # when Metaspace puts a space before a text that begins with none
 
@@ -124,6 +124,14 @@ class Subwords:
             unknown=ids[self.pieces[self.unknown or 0]],
             added=tuple(sorted(added)),
         )
+
+    def model(self) -> Any:
+        """The model of `tokenizers`, with the exact scores; in a unigram model added tokens have no text."""
+        if self.kind == "bpe":
+            return models.BPE({piece: id for id, piece in enumerate(self.pieces)}, [*self.merges])
+        hidden = {each.id for each in self.added}
+        pieces = ("" if id in hidden else piece for id, piece in enumerate(self.pieces))
+        return models.Unigram([*zip(pieces, self.scores, strict=True)], self.unknown, self.byte_fallback)
 
     def to_json(self) -> str:
         """The text of a tokenizer.json with what is read of it, which `parse` and `tokenizers` read."""
@@ -407,15 +415,9 @@ Piece(id=7, start=4, end=5, word=2)]
             raise ValueError(f"tokenizer: no piece {', '.join(missing)}, of the special tokens")
         self.subwords, self.special_tokens, self.vocab = subwords, special_tokens, [*subwords.pieces]
         self.pad, self.unk, self.cls, self.sep, self.mask = (ids[piece] for piece in special_tokens.pieces)
-        hidden = {each.id for each in subwords.added} if subwords.kind == "unigram" else set()
-        pieces = ["" if id in hidden else piece for id, piece in enumerate(subwords.pieces)]
         without = replace(subwords, pieces=("",), scores=(0.0,), merges=(), unknown=0, added=())
         self._tokenizer = Tokenizer.from_str(without.to_json())
-        if subwords.kind == "unigram":
-            vocab = [*zip(pieces, subwords.scores, strict=True)]
-            self._tokenizer.model = models.Unigram(vocab, subwords.unknown, subwords.byte_fallback)
-        else:
-            self._tokenizer.model = models.BPE(ids, [*subwords.merges])
+        self._tokenizer.model = subwords.model()
 
     def needed(self, counts: Mapping[int, int]) -> set[str]:
         """The pieces without which a text that has these ones would be read as unknown: letters, and bytes.
@@ -451,7 +453,7 @@ Piece(id=7, start=4, end=5, word=2)]
 
     def bytes_of(self, id: int) -> bytes:
         """The bytes that a piece of a byte-level BPE stands for."""
-        return bytes(map(_BYTES.index, self.vocab[id]))
+        return bytes(map(BYTES.__getitem__, self.vocab[id]))
 
     def encode(self, text: str) -> list[Piece]:
         """Pieces of one text, without those that mark it."""
