@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_ctxrep.inference.model import Model, WordVectors, folder_of, load
-from keras_ctxrep.inference.silence import start_tensorflow
+from keras_ctxrep.inference.silence import start_backend
 
 if TYPE_CHECKING:
     import keras
@@ -59,7 +59,7 @@ def finetune(
         TypeError: there is no such option, or it is of another type.
         ValueError: a row is malformed, or an option does not fit the task or the encoder.
     """
-    start_tensorflow()
+    start_backend()
     from keras_ctxrep import recipes
 
     begin = time.monotonic()
@@ -90,7 +90,7 @@ def pretrain(
         TypeError: there is no such option, or it is of another type.
         ValueError: no text in the corpus, or options that contradict each other.
     """
-    start_tensorflow()
+    start_backend()
     from keras_ctxrep import recipes
 
     begin = time.monotonic()

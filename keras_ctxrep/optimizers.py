@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import keras
-import tensorflow as tf
 from keras import ops
 
+from keras_ctxrep.backend import TENSORFLOW, tf
 from keras_ctxrep.layers.layer import Configured
 
 __all__ = ["LAMB", "SGD", "Adagrad", "AdamW", "LossScale", "OptimizerSpec", "RowwiseAdagrad"]
 
-_HOOKS = ("_all_reduce_sum_gradients", "_apply_weight_decay")
+_HOOKS = ("_all_reduce_sum_gradients" if TENSORFLOW else "_clip_gradients", "_apply_weight_decay")
 
 
 def _message(fault: str) -> str:
@@ -34,7 +34,7 @@ def _once_a_step(name: str, make: Callable[[], Any]) -> Any:
     values = _step_values.get()
     if values is None:
         return make()
-    key = name, None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    key = name, None if not TENSORFLOW or tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if key not in values:
         values[key] = make()
     return values[key]
@@ -63,7 +63,7 @@ class _ByRows(Configured, keras.optimizers.Optimizer):
 
     def apply(self, grads, trainable_variables=None):
         before = dict(self._hook_calls)
-        several = tf.distribute.get_strategy().num_replicas_in_sync > 1  # on devices of their own
+        several = TENSORFLOW and tf.distribute.get_strategy().num_replicas_in_sync > 1  # on devices of their own
         token = _step_values.set(None if several else {})
         try:
             super().apply(grads, trainable_variables)
@@ -82,22 +82,40 @@ class _ByRows(Configured, keras.optimizers.Optimizer):
     def _all_reduce_sum_gradients(self, grads_and_vars):
         self._hook_calls["_all_reduce_sum_gradients"] += 1
         reduced = super()._all_reduce_sum_gradients(grads_and_vars)
-        gradients = [_unique_rows(gradient) for gradient, _ in reduced]
+        variables = [variable for _, variable in reduced]
+        gradients = self._unfrozen_gradients([_unique_rows(gradient) for gradient, _ in reduced], variables)
+        if self.clip is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self.clip / self.gradient_scale)
+        return [*zip(gradients, variables, strict=True)]
+
+    def _clip_gradients(self, grads):
+        if TENSORFLOW:  # is done before the sum over the replicas
+            return super()._clip_gradients(grads)
+        self._hook_calls["_clip_gradients"] += 1
+        gradients = self._unfrozen_gradients(grads, self._trainable_variables)
         if self.clip is None:
-            return [(gradient, variable) for gradient, (_, variable) in zip(gradients, reduced, strict=True)]
-        clipped, _ = tf.clip_by_global_norm(gradients, self.clip / self.gradient_scale)
-        return [(gradient, variable) for gradient, (_, variable) in zip(clipped, reduced, strict=True)]
+            return gradients
+        norm, most = ops.sqrt(sum(ops.sum(ops.square(each)) for each in gradients)), self.clip / self.gradient_scale
+        scale = ops.where(ops.isfinite(norm), most / ops.maximum(norm, most), float("nan"))
+        return [each * ops.cast(scale, each.dtype) for each in gradients]
+
+    def _unfrozen_gradients(self, gradients, variables):
+        """The gradients, zero of what is not trained yet."""
+        return gradients
 
     def update_step(self, gradient, variable, learning_rate):
-        if not isinstance(gradient, tf.IndexedSlices):
+        if not _has_rows(gradient, variable):
             return super().update_step(gradient, variable, learning_rate)
-        rows = gradient.indices
-        step = self._row_step(ops.cast(gradient.values, variable.dtype), variable, rows)
+        rows, values = (gradient.indices, gradient.values) if TENSORFLOW else (_used_rows(gradient), gradient)
+        step = self._row_step(ops.cast(values, variable.dtype), variable, rows)
         rate = ops.cast(learning_rate, variable.dtype)
-        self._set_rows(variable, rows, tf.gather(variable, rows) - rate * step)
+        self._set_rows(variable, rows, _rows_of(variable, rows) - rate * step)
 
     def _set_rows(self, table, rows, new):
         """Sets distinct rows of a table, where TensorFlow adds to rows a third as fast; returns their new values."""
+        if not TENSORFLOW:
+            table.assign(ops.where(_beside(rows, new), new, ops.convert_to_tensor(table)))
+            return new
         variable = table.value if isinstance(table, keras.Variable) else table
         variable.scatter_update(tf.IndexedSlices(new, rows, table.shape))
         return new
@@ -149,13 +167,13 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
     def _apply_weight_decay(self, trainable_variables):
         self._hook_calls["_apply_weight_decay"] += 1  # done by `update_step`, with half the memory traffic
 
-    def _all_reduce_sum_gradients(self, grads_and_vars):
-        return super()._all_reduce_sum_gradients([(self._unfrozen(g, v), v) for g, v in grads_and_vars])
+    def _unfrozen_gradients(self, gradients, variables):
+        return [self._unfrozen(*each) for each in zip(gradients, variables, strict=True)]
 
     def update_step(self, gradient, variable, learning_rate) -> None:
         factor = self._variable_factors[self._get_variable_index(variable)]
         learning_rate = self._unfrozen(learning_rate if factor == 1 else learning_rate * factor, variable)
-        if isinstance(gradient, tf.IndexedSlices):
+        if _has_rows(gradient, variable):
             return super().update_step(gradient, variable, learning_rate)
         self._dense_update(gradient, variable, ops.cast(learning_rate, variable.dtype))
 
@@ -167,7 +185,7 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         index, dtype = self._get_variable_index(variable), variable.dtype
 
         def constants():
-            return tuple(tf.constant(value, dtype) for value in (self.beta_1, self.beta_2, self.epsilon))
+            return tuple(ops.convert_to_tensor(value, dtype) for value in (self.beta_1, self.beta_2, self.epsilon))
 
         def powers():
             time = self._time(variable)
@@ -175,6 +193,12 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
 
         beta_1, beta_2, epsilon = _once_a_step(f"constants {dtype}", constants)
         power_1, power_2 = _once_a_step(f"powers {dtype} {self._variable_starts[index]}", powers)
+        if not TENSORFLOW:
+            gradient, m, v = ops.cast(gradient, dtype), self._momentums[index], self._velocities[index]
+            self.assign_add(m, (1 - beta_1) * (gradient - m))
+            self.assign_add(v, (1 - beta_2) * (ops.square(gradient) - v))
+            rate = rate * ops.sqrt(1 - power_2) / (1 - power_1)
+            return self.assign_sub(variable, rate * m / (ops.sqrt(v) + epsilon))
         tf.raw_ops.ResourceApplyAdam(  # the same update as in Keras, as one fused kernel
             var=variable.handle,
             m=self._momentums[index].value.handle,
@@ -204,9 +228,9 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         """The averages of some rows' gradients and of their squares, which are set."""
         index = self._get_variable_index(variable)
         m, v = self._momentums[index], self._velocities[index]
-        mean = self._set_rows(m, rows, self.beta_1 * tf.gather(m.value, rows) + (1 - self.beta_1) * gradient)
-        square = tf.square(gradient)
-        return mean, self._set_rows(v, rows, self.beta_2 * tf.gather(v.value, rows) + (1 - self.beta_2) * square)
+        mean = self._set_rows(m, rows, self.beta_1 * _rows_of(m, rows) + (1 - self.beta_1) * gradient)
+        square = ops.square(gradient)
+        return mean, self._set_rows(v, rows, self.beta_2 * _rows_of(v, rows) + (1 - self.beta_2) * square)
 
     def _row_step(self, gradient, variable, rows):
         time = self._time(variable)
@@ -214,7 +238,7 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         mean, square = self._row_averages(gradient, variable, rows)
         scale = ops.sqrt(1 - ops.power(beta_2, time)) / (1 - ops.power(beta_1, time))
         step = scale * mean / (ops.sqrt(square) + self.epsilon)
-        return step + self.weight_decay * tf.gather(variable, rows) if self._decays(variable) else step
+        return step + self.weight_decay * _rows_of(variable, rows) if self._decays(variable) else step
 
     def _decays(self, variable) -> bool:
         return bool(self.weight_decay) and self._use_weight_decay(variable)
@@ -254,12 +278,12 @@ class LAMB(AdamW):
         index = self._get_variable_index(variable)
         m, v = self._momentums[index], self._velocities[index]
         self.assign_add(m, (1 - self.beta_1) * (gradient - m))
-        self.assign_add(v, (1 - self.beta_2) * (tf.square(gradient) - v))
+        self.assign_add(v, (1 - self.beta_2) * (ops.square(gradient) - v))
         self.assign_sub(variable, rate * self._scale(m, v, variable, variable))
 
     def _row_step(self, gradient, variable, rows):
         mean, square = self._row_averages(gradient, variable, rows)
-        return self._scale(mean, square, variable, tf.gather(variable, rows))
+        return self._scale(mean, square, variable, _rows_of(variable, rows))
 
     def _scale(self, mean, square, variable, values):
         """The step of some values of a variable, from the averages of their gradients, times the ratio of norms."""
@@ -271,8 +295,8 @@ class LAMB(AdamW):
             return step
         values = ops.convert_to_tensor(values)
         step = step + self.weight_decay * values
-        norms = tf.norm(values), tf.norm(step)
-        return step * tf.where((norms[0] > 0) & (norms[1] > 0), norms[0] / norms[1], 1.0)
+        norms = [ops.sqrt(ops.sum(ops.square(each))) for each in (values, step)]
+        return step * ops.where((norms[0] > 0) & (norms[1] > 0), norms[0] / norms[1], 1.0)
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -310,7 +334,7 @@ class Adagrad(_ByRows, keras.optimizers.Adagrad):
 
     def _row_step(self, gradient, variable, rows):
         a = self._accumulators[self._get_variable_index(variable)]
-        accumulated = self._set_rows(a, rows, tf.gather(a.value, rows) + tf.square(gradient))
+        accumulated = self._set_rows(a, rows, _rows_of(a, rows) + ops.square(gradient))
         return gradient / ops.sqrt(accumulated + self.epsilon)
 
 
@@ -373,7 +397,7 @@ class RowwiseAdagrad(_ByRows, keras.optimizers.Optimizer):
 
     def update_step(self, gradient, variable, learning_rate) -> None:
         gradient = _map(lambda values: values * self.gradient_scale, gradient)
-        if isinstance(gradient, tf.IndexedSlices):
+        if _has_rows(gradient, variable):
             return super().update_step(gradient, variable, learning_rate)
         a = self._accumulators[self._get_variable_index(variable)]
         self.assign_add(a, _row_means(gradient))
@@ -381,7 +405,7 @@ class RowwiseAdagrad(_ByRows, keras.optimizers.Optimizer):
 
     def _row_step(self, gradient, variable, rows):
         a = self._accumulators[self._get_variable_index(variable)]
-        return self._scale(gradient, self._set_rows(a, rows, tf.gather(a.value, rows) + _row_means(gradient)))
+        return self._scale(gradient, self._set_rows(a, rows, _rows_of(a, rows) + _row_means(gradient)))
 
     def _scale(self, gradient, accumulated):
         divisor = ops.sqrt(accumulated) + self.epsilon
@@ -403,7 +427,7 @@ class LossScale(keras.optimizers.LossScaleOptimizer):
     """
 
     def check_finite(self, grads: Sequence) -> Any:
-        return super().check_finite([g.values if isinstance(g, tf.IndexedSlices) else g for g in grads])
+        return super().check_finite([g.values if _has_rows(g) else g for g in grads])
 
     def _stateful_handle_finite_grads(self, grads, trainable_variables):
         scale = self.dynamic_scale.value
@@ -447,6 +471,30 @@ class OptimizerSpec:
         return self.kind(**arguments)
 
 
+def _has_rows(gradient, variable=None) -> bool:
+    """Whether a gradient has only some rows of a table: as TensorFlow gives it, or those that are not all zeros."""
+    if TENSORFLOW:
+        return isinstance(gradient, tf.IndexedSlices)
+    return getattr(variable, "read_by", None) == {"rows"}
+
+
+def _used_rows(gradient):
+    """Whether each row of a gradient has a number that is not zero, (rows,)."""
+    return ops.any(ops.reshape(gradient, (ops.shape(gradient)[0], -1)) != 0, axis=1)
+
+
+def _rows_of(table, rows):
+    """Some rows of a table; where it is told of each whether it is one of them, all rows, with zeros for the others."""
+    if TENSORFLOW:
+        return tf.gather(table.value if isinstance(table, keras.Variable) else table, rows)
+    return ops.where(_beside(rows, table), ops.convert_to_tensor(table), 0)
+
+
+def _beside(rows, table):
+    """What is told of each row, with as many axes as a table."""
+    return ops.reshape(rows, (-1, *[1] * (len(table.shape) - 1)))
+
+
 def _of_layer(values, variable, default):
     """The value of the outermost layer that has one, of the layers in a variable's path: "sequential/dense/kernel"."""
     return next((values[name] for name in variable.path.split("/")[:-1] if name in values), default)
@@ -454,20 +502,20 @@ def _of_layer(values, variable, default):
 
 def _map(function, gradient):
     """A function of a gradient, of which it may have only some rows."""
-    if isinstance(gradient, tf.IndexedSlices):
+    if _has_rows(gradient):
         return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
     return function(gradient)
 
 
 def _row_means(gradient):
     """The mean of the squares in each row, (rows,)."""
-    return tf.reduce_mean(tf.square(tf.reshape(gradient, [tf.shape(gradient)[0], -1])), 1)
+    return ops.mean(ops.square(ops.reshape(gradient, (ops.shape(gradient)[0], -1))), 1)
 
 
 def _where(condition, value):
     """A tensor, or zeros, for which none of it is multiplied: it may be infinite."""
-    value = tf.convert_to_tensor(value)
-    return tf.where(condition, value, tf.zeros_like(value))
+    value = ops.convert_to_tensor(value)
+    return ops.where(condition, value, ops.zeros_like(value))
 
 
 def _unique_rows(gradient):
@@ -475,7 +523,7 @@ def _unique_rows(gradient):
 
     They are sorted first: TensorFlow sums rows that stand together seven times as fast as others.
     """
-    if not isinstance(gradient, tf.IndexedSlices):
+    if not _has_rows(gradient):
         return gradient
     order = tf.argsort(gradient.indices, stable=True)
     rows = tf.gather(gradient.indices, order)

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import keras
-import tensorflow as tf
 import tokenizers
 
-from keras_ctxrep import checks, tasks, updates
+from keras_ctxrep import backend, checks, tasks, updates
 from keras_ctxrep.models import bert, stack, static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import Model, copy_weights
@@ -17,7 +16,7 @@ from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.training import checkpoints
-from keras_ctxrep.training.strategy import is_chief
+from keras_ctxrep.training.strategy import is_chief, of_model
 from keras_ctxrep.version import __version__
 
 __all__ = [
@@ -116,9 +115,9 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     if any(getattr(layer, "streams", None) for layer in model.layers):
         raise ValueError("a language model with streams: copy_weights(model, build(bundle)), and save that one")
     _check_described(model, bundle)
-    if not is_chief(model.distribute_strategy):
+    if not is_chief(of_model(model)):
         return
-    with model.distribute_strategy.scope():
+    with of_model(model).scope():
         uncompiled = keras.Model(model.input, model.output, name=model.name)
         checkpoints.save_weights(uncompiled, Path(folder) / bundles.WEIGHTS)
     (Path(folder) / bundles.UPDATES).unlink(missing_ok=True)
@@ -154,8 +153,7 @@ def versions() -> dict[str, str]:
     """The versions of the packages that a result depends on."""
     return {
         "keras_ctxrep": __version__,
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
+        **backend.versions(),
         "tokenizers": tokenizers.__version__,
     }
 
@@ -190,7 +188,7 @@ def restore(folder: str | Path, bundle: Bundle, merged: bool = True) -> keras.Mo
         if bundle.extra_embeddings:
             checks.make(static.Config, bundle.extra_embeddings, "extra_embeddings")
         model = build(bundle)
-    except (TypeError, ValueError, tf.errors.ResourceExhaustedError) as error:
+    except (TypeError, ValueError, backend.OUT_OF_MEMORY) as error:
         raise ValueError(f"{path.with_name(bundles.NAME)}: {checks.first_line(error)}") from error
     if bundles.WEIGHTS not in bundle.files:
         path = path.with_name(bundles.UPDATES)
@@ -201,7 +199,7 @@ def restore(folder: str | Path, bundle: Bundle, merged: bool = True) -> keras.Mo
         except (ValueError, KeyError, OSError) as error:
             message = f"{path}: not the weights of the model in {bundles.NAME}: {checks.first_line(error)}"
             raise ValueError(message) from error
-    artifacts.check_finite(path, ((weight.path, weight.value.numpy()) for weight in model.weights))
+    artifacts.check_finite(path, ((weight.path, weight.numpy()) for weight in model.weights))
     return model
 
 

@@ -14,7 +14,7 @@ from keras_ctxrep.cli.flags import Flags, first_positional, given, read_config
 from keras_ctxrep.commands import COMMANDS
 from keras_ctxrep.commands.command import Command, Group, Usage, help_of
 from keras_ctxrep.commands.printing import print_error
-from keras_ctxrep.inference.silence import end_silently, leave_out_unused, start_tensorflow
+from keras_ctxrep.inference.silence import end_silently, leave_out_unused, start_backend, start_tensorflow
 from keras_ctxrep.options import LEARNED
 from keras_ctxrep.places import is_tflite
 from keras_ctxrep.version import __version__, install_hint
@@ -187,18 +187,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. Exit status: 0 done, 1 failed, 2 wrong usage."""
     argv = sys.argv[1:] if argv is None else argv
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ["KERAS_BACKEND"] = "tensorflow"
+    chosen, os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND", ""), "tensorflow"
     leave_out_unused()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     warnings.showwarning = lambda message, *_: print_error(f"ctxrep: {message}")
     args = None
     try:
         args = _parse(argv)
+        if chosen and getattr(args, "declared", Command).any_backend:
+            os.environ["KERAS_BACKEND"] = chosen
         _check_files(args)
         _find_published(args)
         command = _make(args)
         if command.needs_tensorflow():
-            start_tensorflow()
+            start_backend()
         config = getattr(args, "config", None) or ""
         if os.path.isdir(config) or os.path.basename(config) == "run.json":
             from keras_ctxrep.training.runs import options_from_run

@@ -15,7 +15,7 @@ from keras_ctxrep import tasks
 from keras_ctxrep.checks import warn
 from keras_ctxrep.inference import speeds
 from keras_ctxrep.inference.predictor import Engine, Predictor, Runner
-from keras_ctxrep.inference.silence import end_silently, start_tensorflow
+from keras_ctxrep.inference.silence import end_silently, start_backend
 from keras_ctxrep.places import cache_folder
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
@@ -151,7 +151,7 @@ class AutoEngine(Engine):
 
     @cached_property
     def _keras(self) -> "KerasEngine":
-        start_tensorflow()
+        start_backend()
         from keras_ctxrep import saving
         from keras_ctxrep.inference.keras_engine import KerasEngine
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from keras_ctxrep import tasks, zoo
 from keras_ctxrep.inference.predictor import Engine
-from keras_ctxrep.inference.silence import quiet_stderr, start_tensorflow
+from keras_ctxrep.inference.silence import quiet_stderr, start_backend
 from keras_ctxrep.options import ENGINES, KERAS, LITERT
 from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
@@ -69,7 +69,7 @@ def open_model(
         automatic = AutoEngine.of(files, bundle, threads, convert=engine == LITERT)
         if automatic is not None:
             return automatic
-    start_tensorflow()
+    start_backend()
     from keras_ctxrep import saving
     from keras_ctxrep.inference.keras_engine import KerasEngine
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
-from keras_ctxrep import tasks
+from keras_ctxrep import backend, tasks
 from keras_ctxrep.inference.filling import Filler
 from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Engine, Predictor, Run, Runner
@@ -115,31 +115,20 @@ def _multiplications(model: keras.Model) -> int:
     return sum(int(np.prod(weight.shape)) for layer in layers for weight in layer.weights)
 
 
-def runner(model: keras.Model, outputs: Sequence[str] = ()) -> Run:
-    """The model as a function from a dict of arrays to a dict of arrays, traced once for all sizes.
+def runner(model: keras.Model, outputs: Sequence[str] = (), frozen: bool = False) -> Run:
+    """The model as a function from a dict of arrays to a dict of arrays.
 
     Args:
         model: with a dict of outputs.
         outputs: names of those that are computed; none: all.
+        frozen: its weights are not trained while it is used.
     """
-    signature = {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in model.input.items()}
-
     def compute(inputs):
         with on_this_machine():
             results = model(inputs, training=False)
             return heads.flat({name: results[name] for name in outputs or results})
 
-    @cache
-    def traced() -> Callable:
-        # called by itself, as the only graph: TensorFlow counts by source line, and would warn of other models' graphs
-        function: Any = tf.function(compute, autograph=False, input_signature=[signature])
-        return function.get_concrete_function()
-
-    def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        inputs = {name: tf.convert_to_tensor(batch[name]) for name in signature}
-        return tf.nest.map_structure(lambda tensor: tensor.numpy(), traced()(inputs))
-
-    return run
+    return backend.compiled(compute, model, model.input, frozen)
 
 
 def filler(model: keras.Model, bundle: Bundle) -> Filler:
@@ -171,16 +160,15 @@ def generator(model: keras.Model, bundle: Bundle) -> Generator:
 def scorer(model: keras.Model) -> Callable[[dict, dict, dict], dict[str, np.ndarray]]:
     """A function from inputs, targets and masks to the sum of cross-entropies of each row, float32 (B,), per output."""
 
-    @tf.function(autograph=False, reduce_retracing=True)
-    def run(inputs, targets, masks):
+    def compute(inputs, targets, masks):
         logits = model(inputs, training=False)
         return {
-            name: tf.reduce_sum(
+            name: ops.sum(
                 keras.losses.sparse_categorical_crossentropy(target, logits[name], from_logits=True)
-                * tf.cast(masks[name], logits[name].dtype),
+                * ops.cast(masks[name], logits[name].dtype),
                 axis=1,
             )
             for name, target in targets.items()
         }
 
-    return lambda *batch: tf.nest.map_structure(lambda tensor: tensor.numpy(), run(*batch))
+    return backend.compiled(compute, model)

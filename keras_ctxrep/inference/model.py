@@ -16,7 +16,7 @@ from keras_ctxrep.checks import warn
 from keras_ctxrep.inference.engines import Engine, open_model
 from keras_ctxrep.inference.filling import Filling
 from keras_ctxrep.inference.predictor import Text
-from keras_ctxrep.inference.silence import start_tensorflow
+from keras_ctxrep.inference.silence import start_backend
 from keras_ctxrep.options import AUTO, Generation, Tflite, unknown_option
 from keras_ctxrep.tasks.answering import NO_WORDS
 from keras_ctxrep.text.bundle import Bundle
@@ -314,7 +314,7 @@ class Model:
         Raises:
             ValueError: the data is malformed or does not fit the model's task.
         """
-        start_tensorflow()  # which tf.data and the models of Keras need
+        start_backend()
         from keras_ctxrep.commands.score import score
 
         return score(self, data, batch_size, **options)

@@ -76,6 +76,14 @@ def start_tensorflow() -> None:
         tensorflow.config.list_physical_devices()
 
 
+def start_backend() -> None:
+    """Starts TensorFlow, as `start_tensorflow`, unless KERAS_BACKEND names another backend or Keras has one already."""
+    keras = sys.modules.get("keras")
+    name = keras.backend.backend() if keras is not None else os.environ.get("KERAS_BACKEND", "tensorflow")
+    if name == "tensorflow":
+        start_tensorflow()
+
+
 @contextmanager
 def _log_level(level: str) -> Iterator[None]:
     """TF_CPP_MIN_LOG_LEVEL where it is not set, for the libraries that read it once, as they start."""

@@ -11,6 +11,12 @@ from keras_ctxrep.layers.layer import Configured
 __all__ = ["Embedding", "FactorizedEmbedding", "ReversibleEmbedding"]
 
 
+def note(weight: Any, how: str) -> None:
+    """Notes on a weight that it is read by "rows" or as a "whole", by which optimizers know what a gradient lacks."""
+    if isinstance(weight, keras.Variable):
+        weight.read_by = {*getattr(weight, "read_by", ()), how}
+
+
 def take_rows(weight: Any, ids: Any):
     """Gathers rows of a weight without reading the other rows.
 
@@ -21,6 +27,7 @@ def take_rows(weight: Any, ids: Any):
         import tensorflow as tf
 
         return tf.gather(getattr(weight, "value", weight), ids)
+    note(weight, "rows")
     return ops.take(weight, ids, axis=0)
 
 
@@ -62,6 +69,7 @@ class ReversibleEmbedding(keras.layers.ReversibleEmbedding):
 
     def call(self, inputs, reverse=False) -> Any:
         if reverse:
+            note(self.embeddings, "whole")
             return super().call(inputs, reverse=True)
         return ops.cast(take_rows(self.embeddings, _whole(inputs)), self.compute_dtype)
 

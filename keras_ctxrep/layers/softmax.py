@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_ctxrep.layers.embedding import take_rows
+from keras_ctxrep.layers.embedding import note, take_rows
 from keras_ctxrep.layers.layer import Layer
 
 __all__ = ["TiedSoftmax", "VocabularySoftmax"]
@@ -85,6 +85,7 @@ class VocabularySoftmax(Layer):
 
     def call(self, x, targets=None) -> Any:
         if targets is None or not self.samples:
+            note(self.kernel, "whole")
             return ops.matmul(x, ops.transpose(ops.cast(self.kernel, x.dtype))) + ops.cast(self.bias, x.dtype)
         sampled, draws = self.sample()
         rows = ops.concatenate([ops.reshape(targets, (-1,)), sampled])  # (B*T + S,), one read for both

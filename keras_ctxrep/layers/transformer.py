@@ -162,17 +162,15 @@ class TransformerBlock(Layer):
         self.drop_output = Dropout(self.dropout, dtype=self.dtype_policy)
 
     def call(self, x, mask, bias=None, training=None) -> Any:
-        if training and self.recompute and keras.backend.backend() == "tensorflow":
+        if training and self.recompute:
             return self._recompute(x, mask, bias)
         return self._block(x, mask, bias, training)
 
     def _recompute(self, x, mask, bias):
         """The block, whose activations are computed again for its gradient; both times with the same dropout masks."""
-        import tensorflow as tf
-
         seeds = [layer.next_seed() for layer in (self.drop_weights, self.drop_output, self.drop_output)]
 
-        @tf.recompute_grad
+        @keras.remat
         def block(x, bias=None):
             with self.drop_weights.seeded(seeds[:1]), self.drop_output.seeded(seeds[1:]):
                 return self._block(x, mask, bias, True)

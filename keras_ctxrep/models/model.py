@@ -5,7 +5,9 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
+from keras_ctxrep.backend import NAME, TENSORFLOW
 from keras_ctxrep.layers.replicas import replica
 from keras_ctxrep.losses import VectorLoss
 from keras_ctxrep.models.frozen import FROZEN
@@ -85,7 +87,7 @@ class Model(keras.Model):
                 remedy = "it is a model for pretraining; the encoder in it is load(NAME).encoder.keras_model"
             raise ValueError(f"{self.name}: no {', '.join(missing)} among the inputs {', '.join(inputs)}; {remedy}")
 
-    if keras.backend.backend() == "tensorflow":
+    if TENSORFLOW:
 
         def make_train_function(self, force=False) -> None:
             self._check_steps()
@@ -240,6 +242,42 @@ class Model(keras.Model):
                     break
             super()._maybe_symbolic_build(data_batch=data_batch)
 
+    elif NAME == "jax":
+        steps_taken = 0
+
+        def call(self, inputs, *args, **kwargs) -> Any:
+            if self.trained_part is not None and isinstance(inputs, dict) and f"{FROZEN}0" in inputs:
+                return self.trained_part(inputs, *args, **kwargs)
+            return super().call(inputs, *args, **kwargs)
+
+        def make_train_function(self, force=False) -> None:
+            made = self.train_function
+            super().make_train_function(force)
+            if self.train_function is not made:
+                self.train_function = self._counting(self.train_function)
+
+        def _counting(self, step):
+            """A step of Keras', which reads the learning rate that a callback has set, and counts itself."""
+
+            def train(state, iterator):
+                trained, others, optimized, metrics = state
+                optimized = [*optimized]
+                for index, variable in enumerate(self.optimizer.variables):
+                    if variable.path.endswith("/learning_rate") and variable._value is not None:
+                        optimized[index] = variable.value
+                logs, state = step((trained, others, optimized, metrics), iterator)
+                kinds = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
+                self._jax_state = dict(zip(kinds, state, strict=True))  # at once: the old values are gone
+                self.steps_taken += 1
+                return logs, state
+
+            return train
+
+        def train_step(self, state, data) -> Any:
+            logs, state = super().train_step(state, data)
+            x, *_ = keras.utils.unpack_x_y_sample_weight(data)
+            return (logs | _counts(x) if self.counts_tokens else logs), state
+
 
 def _are_texts(value):
     if isinstance(value, list | tuple):
@@ -250,10 +288,8 @@ def _are_texts(value):
 
 def _counts(x):
     """The tokens and the positions, padding included, of a batch."""
-    import tensorflow as tf
-
-    mask = tf.cast(x["mask"], "float32")
-    return {"tokens": tf.reduce_sum(mask), "positions": tf.cast(tf.size(mask), "float32")}
+    mask = ops.cast(x["mask"], "float32")
+    return {"tokens": ops.sum(mask), "positions": ops.cast(ops.size(mask), "float32")}
 
 
 def _rows(x):
@@ -361,7 +397,7 @@ def copy_weights(source: keras.Model, target: keras.Model, skip: Sequence[str] =
         weights = _without_state(layer)
         if weights and layer.name not in skip:
             for weight, value in zip(weights, _without_state(source.get_layer(layer.name)), strict=True):
-                weight.assign(value)
+                weight.assign(ops.copy(value))  # JAX takes the memory of weights away in its steps
 
 
 def reset_streams(model: keras.Model) -> None:

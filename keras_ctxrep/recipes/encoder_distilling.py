@@ -12,10 +12,9 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
-from keras_ctxrep import losses, saving, zoo
+from keras_ctxrep import backend, losses, saving, zoo
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.checks import of_kind
 from keras_ctxrep.inference import keras_engine
@@ -45,7 +44,7 @@ PRETRAINER, BILM = "pretrainer", "language_model"
 HEADS = {"masked_words": "mlm_logits", "next_sentence": "nsp_logits"}  # loss -> output of a pretrainer
 Span = tuple[int, int]
 Pieces = WordPiece | SubwordTokenizer
-Data = Callable[[int], tf.data.Dataset]  # number of a batch -> the batches from this one on
+Data = Callable[[int], pipeline.Data]  # number of a batch -> the batches from this one on
 
 
 def run(
@@ -400,7 +399,7 @@ class TeacherVectors:
     def __init__(self, teacher: ModelFolder, levels: Sequence[int], max_length: int, folder: Path, identity: Any):
         model, bundle = teacher
         inputs, words = _word_vectors(model, levels)
-        self._run = keras_engine.runner(keras.Model(inputs, {"words": words, "texts": model.output["vector"]}))
+        self._run = keras_engine.runner(keras.Model(inputs, {"words": words, "texts": model.output["vector"]}), frozen=True)
         self.features = _features_of(bundle, max_length, words=True)
         self.folder, self.levels, self.width = folder, levels, bundle.config["width"]
         manifest = folder / "vectors.json"
@@ -546,12 +545,12 @@ def _batches(
 
 def _with_masked_pairs(
     data: Data,
-    validation: tf.data.Dataset,
+    validation: pipeline.Data,
     bundle: Bundle,
     corpus: Sequence[str | Path],
     text: tuple[list[list[str]], corpora.Read],
     options: EncoderDistillation,
-) -> tuple[Data, tf.data.Dataset]:
+) -> tuple[Data, pipeline.Data]:
     """The batches of a distillation, each with as many masked pairs of segments of the same text."""
     held, read = text
     features = _features_of(bundle, options.max_length)
@@ -572,17 +571,14 @@ def _with_masked_pairs(
         (inputs, targets), (more, labels, weights) = batch, masked
         logits = [(name, output) for name, output in HEADS.items() if output in labels]
         inputs = inputs | {f"masked_{name}": array for name, array in more.items()}
-        ones = {name: tf.ones(tf.shape(array)[:1]) for name, array in targets.items()}
+        ones = {name: ops.ones(ops.shape(array)[:1]) for name, array in targets.items()}
         scaled = {name: options.pretraining_weight * weights[output] for name, output in logits}
         return inputs, targets | {name: labels[output] for name, output in logits}, ones | scaled
 
-    def zipped(vectors: tf.data.Dataset, masked: tf.data.Dataset) -> tf.data.Dataset:
-        return tf.data.Dataset.zip((vectors, masked)).map(merged)
+    def trained(start: int) -> pipeline.Data:
+        return backend.zipped(data(start), pairs(examples, masking=masking, seed=options.seed, start=start), merged)
 
-    def trained(start: int) -> tf.data.Dataset:
-        return zipped(data(start), pairs(examples, masking=masking, seed=options.seed, start=start))
-
-    return trained, zipped(validation, pairs(chosen))
+    return trained, backend.zipped(validation, pairs(chosen), merged)
 
 
 def _shards(documents: Iterable[list[str]], limit: int | None = None) -> Iterator[Shard]:

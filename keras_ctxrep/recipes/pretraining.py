@@ -29,7 +29,7 @@ from keras_ctxrep.text.scripts import scripts_of
 from keras_ctxrep.text.tokens import WordPiece, split_words
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
-from keras_ctxrep.training.strategy import check_devices, choose, is_chief, lock_output, scope
+from keras_ctxrep.training.strategy import check_devices, choose, is_chief, lock_output, of_model, scope
 
 __getattr__ = moved(__name__, "keras_ctxrep.commands.pretrain")
 
@@ -108,7 +108,7 @@ def _fit(
     if options.optimizer == "adagrad":
         arguments = {"learning_rate": rate, "gradient_scale": float(options.unroll or 1)}
         optimizer = OptimizerSpec(Adagrad, arguments, scheduled=False)
-    strategy = model.distribute_strategy
+    strategy = of_model(model)
 
     return fit.fit(
         model,

@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_ctxrep import losses, saving
 from keras_ctxrep.atomic import lock_folder
+from keras_ctxrep.backend import NAME, TENSORFLOW
 from keras_ctxrep.checks import of_kind
 from keras_ctxrep.models import static
 from keras_ctxrep.optimizers import SGD, OptimizerSpec, RowwiseAdagrad
@@ -38,6 +39,8 @@ def run(corpus: Sequence[str | Path], out: str | Path, report, options: StaticPr
     if isinstance(corpus, str | Path):
         raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
     strategy = choose(options.strategy)
+    if not TENSORFLOW:
+        raise ValueError(f"static word vectors are trained by TensorFlow, not by the backend {NAME}; unset KERAS_BACKEND")
     if several_workers(strategy):
         raise ValueError("static word vectors are trained by one machine; leave out TF_CONFIG")
     with lock_folder(out):

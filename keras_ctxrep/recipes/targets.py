@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from keras_ctxrep import tasks
 from keras_ctxrep.recipes.reading import Data, read
 from keras_ctxrep.tasks import Task
@@ -162,7 +160,7 @@ def batches(
     seed: int,
     start: int = 0,
     outputs: FrozenOutputs | None = None,
-) -> tf.data.Dataset:
+) -> pipeline.Data:
     """Endless batches, bucketed by length, to train a task model on.
 
     Args:

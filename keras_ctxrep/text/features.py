@@ -21,6 +21,7 @@ from tokenizers import normalizers
 
 from keras_ctxrep.checks import Range, check
 from keras_ctxrep.text.character_rules import enough
+from keras_ctxrep.text.lengths import longest
 from keras_ctxrep.text.scripts import SHARE_OF_WORDS, UnreadRule, foreign, has_letters, rule_of_pieces, scripts_of
 from keras_ctxrep.text.subwords import SubwordTokenizer
 from keras_ctxrep.text.tokens import Characters, Piece, Word, WordPiece, words
@@ -258,7 +259,7 @@ class WordRows(Features):
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
-        mask = _mask(rows, length)
+        mask = _mask(rows, length, self.max_length)
         word_ids = self.ids([word for row in rows for word in row.tokens])
         ids = np.zeros((*mask.shape, *word_ids.shape[1:]), np.int32)
         ids[mask.astype(bool)] = word_ids
@@ -643,7 +644,7 @@ class WordPieceFeatures(Features):
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
-        mask = _mask(rows, length)
+        mask = _mask(rows, length, self.max_length)
         real = mask.astype(bool)
         token_ids = np.full(mask.shape, self.wordpiece.pad, np.int32)
         token_ids[real] = [*chain.from_iterable(row.tokens for row in rows)]
@@ -860,7 +861,7 @@ def starts_of(rows: Sequence[Row]) -> np.ndarray:
     [[1, 2], [0, 0]]
     """
     words = [[start for start in row.starts or [] if start is not None] for row in rows]
-    array = np.zeros((len(rows), max([1, *map(len, words)])), np.int32)
+    array = np.zeros((len(rows), longest(map(len, words))), np.int32)
     for index, starts in enumerate(words):
         array[index, : len(starts)] = starts
     return array
@@ -894,9 +895,9 @@ def truncate_pair(first: list, second: list | None, room: int) -> tuple[list, li
     return first[:keep_first], second[: room - keep_first]
 
 
-def _mask(rows: Sequence[Row], length: int | None) -> np.ndarray:
+def _mask(rows: Sequence[Row], length: int | None, most: int) -> np.ndarray:
     sizes = [len(row.tokens) for row in rows]
-    longest = max(1, max(sizes, default=1)) if length is None else length
-    if sizes and max(sizes) > longest:
+    length = longest(sizes, most) if length is None else length
+    if sizes and max(sizes) > length:
         raise ValueError(f"a row of {max(sizes)} tokens does not fit into length={length}; encode with that max_length")
-    return (np.arange(longest) < np.array(sizes, np.int32).reshape(-1, 1)).astype(np.int32)
+    return (np.arange(length) < np.array(sizes, np.int32).reshape(-1, 1)).astype(np.int32)

@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_ctxrep.text.artifacts import read_arrays
 from keras_ctxrep.text.features import Features, Row, WordPieceFeatures, line_numbers
+from keras_ctxrep.text.lengths import longest
 from keras_ctxrep.text.subwords import SubwordTokenizer
 from keras_ctxrep.text.tokens import Characters, WordPiece, count_words
 
@@ -103,7 +104,7 @@ def language_model_batch(
     Returns: inputs as from `features`; targets {"forward_logits", "backward_logits"}, int32 (B, T+1); weights with the
         same keys, float32 (B, T+1), scaled so that the mean over all positions is that over real ones, on any replicas.
     """
-    length = max(map(len, rows))
+    length = longest(map(len, rows), features.max_length)
     scale = np.float32(len(rows) * (length + 1)) / np.float32(sum(map(len, rows)) + len(rows))
     rows = rows[part]
     inputs = features.collate(rows, length)
@@ -500,9 +501,9 @@ def pretrainer_batch(
         "nsp_logits": int32 (B,)}, 0 = the second segment follows, as published; weights with the same keys, those of
         the MLM scaled so that the mean over all positions is the mean over the real ones.
     """
-    length = max(len(example.tokens) for example in examples)
+    length = longest((len(example.tokens) for example in examples), features.max_length)
     sizes = np.array([len(example.positions) for example in examples])
-    most = max(1, sizes.max())
+    most = longest(sizes.tolist())
     scale = np.float32(sizes.size * most / max(1, sizes.sum()))
     examples, sizes = examples[part], sizes[part]
     inputs = features.collate([Row(example.tokens, first=example.first) for example in examples], length)

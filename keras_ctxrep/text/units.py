@@ -20,6 +20,7 @@ from keras_ctxrep.text.features import (
     window_begins,
     words_of_pieces,
 )
+from keras_ctxrep.text.lengths import longest
 from keras_ctxrep.text.pretraining import WHOLE, BpttSegment, Vocabulary
 from keras_ctxrep.text.scripts import SHARE, SHARE_OF_WORDS, UnreadRule, rule_of_pieces
 from keras_ctxrep.text.subwords import SubwordTokenizer
@@ -250,7 +251,7 @@ class TokenFeatures(Features):
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
-        batch = padded([row.tokens for row in rows], length) | marks_of(rows)
+        batch = padded([row.tokens for row in rows], length, self.max_length) | marks_of(rows)
         return batch | {"starts": starts_of(rows)} if self.starts else batch
 
     def unread_rule(self, scripts: Collection[str]) -> UnreadRule:
@@ -455,23 +456,24 @@ def split(line: str, units: str) -> list[str]:
     return split_words(line) if units == "words" else list(line)
 
 
-def padded(rows: Sequence[Sequence[int]], length: int | None = None) -> dict[str, np.ndarray]:
+def padded(rows: Sequence[Sequence[int]], length: int | None = None, most: int | None = None) -> dict[str, np.ndarray]:
     """{"token_ids", "mask"}, int32 (B, T), of rows of ids.
 
     Args:
         rows: the ids of each.
         length: tokens of a row; None: as many as the longest has.
+        most: tokens that a row may have.
 
     >>> padded([[5], [6, 7]])["mask"].tolist()
     [[1, 0], [1, 1]]
     """
     sizes = np.array([len(row) for row in rows], np.int32)
-    longest = max(1, sizes.max(initial=1)) if length is None else length
-    if sizes.max(initial=0) > longest:
+    length = longest(sizes.tolist(), most) if length is None else length
+    if sizes.max(initial=0) > length:
         raise ValueError(
             f"a row of {sizes.max()} tokens does not fit into length={length}; encode with that max_length"
         )
-    mask = (np.arange(longest) < sizes[:, None]).astype(np.int32)
+    mask = (np.arange(length) < sizes[:, None]).astype(np.int32)
     ids = np.zeros(mask.shape, np.int32)
     for index, row in enumerate(rows):
         ids[index, : len(row)] = row

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from keras_ctxrep.atomic import atomic_write, reserve
+from keras_ctxrep.training.strategy import of_model
 
 __all__ = ["Checkpoint", "Metric", "State", "remove", "save_weights", "unfinished"]
 
@@ -94,7 +95,7 @@ class Checkpoint(keras.callbacks.Callback):
             raise ValueError(f"{self.folder} holds a checkpoint of another model: remove it, or choose another folder")
         if saved["identity"] != self.identity:
             raise ValueError(f"{self.folder} holds a checkpoint of a run with other text or settings: remove it")
-        with model.distribute_strategy.scope():
+        with of_model(model).scope():
             model.load_weights(self.folder / saved["weights"])
             arrays = _read_arrays(self.folder / saved["random"])
             variables = _variables_beside_weights(model)

@@ -11,17 +11,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import keras
-import tensorflow as tf
+from keras import ops
 
 from keras_ctxrep.atomic import lock_folder
+from keras_ctxrep.backend import LOST_WORKER, NAME, OF_DATA, TENSORFLOW, tf, undistributed
 from keras_ctxrep.layers import CRF, TransformerBlock, VocabularySoftmax
 from keras_ctxrep.metrics import Accuracy, Perplexity
 from keras_ctxrep.models.model import Model, copy_weights, reset_streams
 from keras_ctxrep.optimizers import Adagrad, AdamW, LossScale, OptimizerSpec
 from keras_ctxrep.options import Fit, keywords
 from keras_ctxrep.training.checkpoints import Checkpoint, Metric
+from keras_ctxrep.training.pipeline import Data
 from keras_ctxrep.training.progress import EvaluationBar, Progress, tensorboard
-from keras_ctxrep.training.strategy import is_chief, mean_over_workers, several_workers
+from keras_ctxrep.training.strategy import is_chief, mean_over_workers, of_model, several_workers
 
 __all__ = ["Evaluation", "Metric", "OptimizerSpec", "compile", "fit"]
 
@@ -70,7 +72,7 @@ def compile(
     several = loss is None or isinstance(loss, Mapping)
     classify = {name for name in names if loss is None or (several and isinstance(losses[name], cross_entropy))}
     metrics = {name: [Perplexity() if predicts_words else Accuracy()] for name in classify}
-    with model.distribute_strategy.scope():
+    with of_model(model).scope():
         if isinstance(optimizer, AdamW | Adagrad) and model.dtype_policy.name == "mixed_float16":
             optimizer = LossScale(optimizer)
         model.compile(
@@ -78,12 +80,12 @@ def compile(
             loss=losses,
             loss_weights={name: 0.5 if name in directions else 1.0 for name in names},
             weighted_metrics=metrics if optimizer is None and metrics else None,
-            jit_compile=False,  # lengths vary from batch to batch, and XLA compiles again for each
+            jit_compile=not TENSORFLOW,  # XLA compiles again for each length; under JAX these are few
         )
-    if several and len(names) > 1 and model.distribute_strategy.num_replicas_in_sync == 1:
+    if several and len(names) > 1 and of_model(model).num_replicas_in_sync == 1:
         # several losses have metrics of their own, made by their first call: in a step, that would be traced twice
-        outputs = {name: tf.zeros([size or 1 for size in model.output[name].shape]) for name in names}
-        classes = {name: tf.zeros(outputs[name].shape[:-1], "int32") for name in classify}
+        outputs = {name: ops.zeros([size or 1 for size in model.output[name].shape]) for name in names}
+        classes = {name: ops.zeros(outputs[name].shape[:-1], "int32") for name in classify}
         model.compute_loss(y=outputs | classes, y_pred=outputs)
         model.reset_metrics()
     return model
@@ -92,8 +94,8 @@ def compile(
 @keywords(Fit, evaluation=Evaluation)
 def fit(
     model: keras.Model,
-    data: tf.data.Dataset | Callable[[int], tf.data.Dataset],
-    validation: tf.data.Dataset | Callable[[keras.Model], Mapping[str, float]] | None = None,
+    data: Data | Callable[[int], Data],
+    validation: Data | Callable[[keras.Model], Mapping[str, float]] | None = None,
     loss: keras.losses.Loss | Callable | Mapping[str, keras.losses.Loss] | None = None,
     optimizer: OptimizerSpec | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
@@ -137,13 +139,13 @@ def fit(
     _set_memory_options(model, options)
     optimizer = optimizer or OptimizerSpec(AdamW)
     peak = options.learning_rate if optimizer.scheduled else None
-    with model.distribute_strategy.scope():  # an optimizer belongs to the strategy it was made under
+    with of_model(model).scope():  # an optimizer belongs to the strategy it was made under
         compile(model, optimizer.make(peak, options.weight_decay, options.clip), loss)
         model.optimizer.build(model.trainable_variables)  # else the first step is traced twice, to make its variables
     evaluate = None if validation is None else _evaluation(model, validation, eval_model, loss)
-    if metric is None and isinstance(validation, tf.data.Dataset):
+    if metric is None and validation is not None and not callable(validation):
         metric = Metric("loss", smaller_is_better=True)
-    chief = is_chief(model.distribute_strategy)
+    chief = is_chief(of_model(model))
     progress = Progress(model, options, peak, evaluate, metric, evaluation.report if chief else None)
     checkpoint = None
     with ExitStack() as resources:
@@ -165,9 +167,11 @@ def _check(model: keras.Model, options: Fit, validates_itself: bool) -> None:
     if options.learning_rate is None:
         raise TypeError("learning_rate=None: must be float")
     streams = any(getattr(layer, "streams", None) for layer in model.layers)
-    if several_workers(model.distribute_strategy) and options.minutes:
+    if several_workers(of_model(model)) and options.minutes:
         raise ValueError(f"minutes={options.minutes}: several workers would end at different steps; give steps")
     parts = options.microbatches
+    if parts > 1 and not TENSORFLOW:
+        raise ValueError(f"microbatches={parts}: of TensorFlow, not of the backend {NAME}; give smaller batches")
     if parts > 1 and not isinstance(model, Model):
         raise ValueError(f"microbatches={parts}: build the model as keras_ctxrep.models.model.Model(inputs, outputs)")
     if parts > 1 and streams:
@@ -188,26 +192,27 @@ def _set_memory_options(model: keras.Model, options: Fit) -> None:
 
 def _evaluation(
     model: keras.Model,
-    validation: tf.data.Dataset | Callable[[keras.Model], Mapping[str, float]],
+    validation: Data | Callable[[keras.Model], Mapping[str, float]],
     eval_model: keras.Model | None,
     loss: keras.losses.Loss | Callable | Mapping[str, keras.losses.Loss] | None,
 ) -> Callable[[], dict[str, float]]:
     """A function that evaluates a model while it is trained; its metrics are the means over the workers."""
     # a second model over the same layers is on one device, where any number of examples works
     evaluated = eval_model or keras.Model(model.input, model.output)
-    if isinstance(validation, tf.data.Dataset):
+    if not callable(validation):
         compile(evaluated, loss=loss)
-    bar = EvaluationBar(None if is_chief(model.distribute_strategy) else True)
+    bar = EvaluationBar(None if is_chief(of_model(model)) else True)
 
     def evaluate() -> dict[str, float]:
         if eval_model is not None:
             copy_weights(model, eval_model)
         reset_streams(evaluated)
-        if isinstance(validation, tf.data.Dataset):
-            metrics = evaluated.evaluate(validation, verbose=0, return_dict=True, callbacks=[bar])
-        else:
-            metrics = validation(evaluated)
-        return mean_over_workers(model.distribute_strategy, metrics)
+        with undistributed():
+            if not callable(validation):
+                metrics = evaluated.evaluate(validation, verbose=0, return_dict=True, callbacks=[bar])
+            else:
+                metrics = validation(evaluated)
+        return mean_over_workers(of_model(model), metrics)
 
     return evaluate
 
@@ -216,7 +221,7 @@ def _run(model, data, progress: Progress, checkpoint: Checkpoint | None, callbac
     """Trains to the end of the run; an interrupt writes a checkpoint, unless there are other workers to agree with."""
     callbacks = [progress, *([checkpoint] if checkpoint else []), *callbacks]
     write = checkpoint.write if checkpoint else lambda: None
-    several = several_workers(model.distribute_strategy)
+    several = several_workers(of_model(model))
     progress.start()
     try:
         with _terminable():
@@ -232,14 +237,14 @@ def _run(model, data, progress: Progress, checkpoint: Checkpoint | None, callbac
             where = f"step {progress.state.step}" if written else "the last checkpoint, if it had one"
             print(f"terminated; the same command goes on from {where}", file=sys.stderr, flush=True)
         raise
-    except (OSError, ValueError, tf.errors.UnknownError, tf.errors.InvalidArgumentError) as error:
+    except (OSError, ValueError, *OF_DATA) as error:
         # a full disk, a loss that is no number, or a file of the data that is gone
         kind, message = _classify_error(error)
         hint = checkpoint.resume_hint if checkpoint else ""
         if kind is None or (isinstance(error, kind) and not hint):
             raise
         raise kind(f"{message}{hint}") from error
-    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
+    except LOST_WORKER as error:
         if not several:
             raise
         traceback.clear_frames(error.__traceback__)  # a pool of TensorFlow's in them would fail as Python ends
@@ -254,7 +259,7 @@ def _run(model, data, progress: Progress, checkpoint: Checkpoint | None, callbac
 def _train(model, data, progress: Progress, callbacks: list) -> None:
     """Calls `model.fit` until the run is done."""
     step = progress.state.step
-    if mean_over_workers(model.distribute_strategy, {"step": step})["step"] != step:
+    if mean_over_workers(of_model(model), {"step": step})["step"] != step:
         raise ValueError(f"this worker read the checkpoint of step {step}, another one another: all need one disk")
     if progress.evaluation_missing:
         progress.end_epoch(dict(progress.logs))
@@ -275,7 +280,7 @@ def _train(model, data, progress: Progress, callbacks: list) -> None:
 
 def _classify_error(error: Exception) -> tuple[type[OSError] | type[ValueError] | None, str]:
     """The kind of an error, of what makes the batches too, and its message; None for one of TensorFlow's own."""
-    if not isinstance(error, tf.errors.OpError):
+    if not isinstance(error, OF_DATA):
         return OSError if isinstance(error, OSError) else ValueError, str(error)
     found = re.search(r"^(\w+): (.*)\nTraceback", str(error), re.MULTILINE)  # as TensorFlow passes Python's on
     name, message = found.groups() if found else ("", "")

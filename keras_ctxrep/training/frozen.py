@@ -64,7 +64,7 @@ class FrozenOutputs:
         limit: int | None = None,
     ):
         self.parts, self._collate = parts, collate
-        self._run = runner(parts.frozen)
+        self._run = runner(parts.frozen, frozen=True)
         self._kept = {*parts.trained.input, *_READ_BY_TASKS}
         path = Path(folder).absolute()
         self._folder = next(parent for parent in (path, *path.parents) if parent.is_dir())

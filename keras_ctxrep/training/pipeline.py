@@ -1,4 +1,4 @@
-"""Examples to a `tf.data.Dataset` of batches: shuffled, bucketed by length, prefetched."""
+"""Examples to batches, a `tf.data.Dataset` on TensorFlow: shuffled, bucketed by length, prefetched."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -6,9 +6,10 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+import keras
 import numpy as np
-import tensorflow as tf
 
+from keras_ctxrep import backend
 from keras_ctxrep.text.corpus import pieces
 from keras_ctxrep.text.features import Features, Row, WordPieceFeatures
 from keras_ctxrep.text.pretraining import (
@@ -42,6 +43,7 @@ __all__ = [
 
 LOGITS = 1 << 27  # numbers that a full softmax may give for one batch: half a gigabyte in each direction
 POOL = 64  # batches whose examples are sorted by length together
+Data = Any  # a `tf.data.Dataset` of batches on TensorFlow, else `backend.Batches`
 # of the machine whose batches are made: number of the first replica on it, replicas on it, replicas in all
 _REPLICAS: ContextVar[tuple[int, int, int]] = ContextVar("_REPLICAS", default=(0, 1, 1))
 
@@ -54,7 +56,7 @@ def dataset(
     seed: int | None = None,
     repeat: bool = False,
     start: int = 0,
-) -> tf.data.Dataset:
+) -> Data:
     """Batches bucketed by length, to keep padding small.
 
     Examples are drawn into a pool of 64 batches, shuffled, sorted by length and cut into batches, whose order is
@@ -78,10 +80,10 @@ def dataset(
     [[1, 2], [1]]
     """
     epoch = examples if callable(examples) else lambda number: examples
-    size = tf.data.INFINITE_CARDINALITY if repeat else tf.data.UNKNOWN_CARDINALITY
+    batches = partial(_batches, epoch, batch_size, length, seed, repeat)
+    size: Any = None if repeat else lambda: sum(1 for _ in batches())
     if not repeat and not callable(examples):
         size = -(-len(examples) // batch_size) - start
-    batches = partial(_batches, epoch, batch_size, length, seed, repeat)
     return collated(batches, collate, 0 if seed is None else seed, start, size)
 
 
@@ -128,15 +130,16 @@ def collated(
     collate: Callable[..., Any],
     seed: int = 0,
     start: int = 0,
-    cardinality: int = tf.data.INFINITE_CARDINALITY,
-) -> tf.data.Dataset:
+    cardinality: int | Callable[[], int] | None = None,
+) -> Data:
     """Batches of examples, each collated when it is needed.
 
     Args:
         batches: gives the batches from the first on, the same ones whenever it is called.
         collate: as in `dataset`; within `distributed` it is also given the slice of the batch that it shall return.
         seed: of the generators that `collate` is given, one for each batch.
-        start, cardinality: batches left out at the beginning, which are not collated, and number of batches.
+        start: batches left out at the beginning, which are not collated.
+        cardinality: number of batches after these, or a function that counts all; None: endless.
 
     Raises:
         ValueError: there is no batch.
@@ -157,27 +160,12 @@ def collated(
             part = collate(batch, rng, slice(first_replica * rows, (first_replica + local_replicas) * rows))
             for number in range(local_replicas):
                 span = slice(number * rows, (number + 1) * rows)
-                yield tf.nest.map_structure(lambda array, span=span: array[span], part)
+                yield keras.tree.map_structure(lambda array, span=span: array[span], part)
 
-    def spec(array: np.ndarray) -> tf.TensorSpec:
-        return tf.TensorSpec([None] * min(array.ndim, 2) + list(array.shape[2:]), array.dtype)
-
-    example = next(arrays(0), None)
-    if example is None:
-        raise ValueError("no text to train or evaluate on")
-    signature = tf.nest.map_structure(spec, example)
-    data = tf.data.Dataset.from_generator(lambda: arrays(start), output_signature=signature)
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    options.autotune.enabled = False  # there is nothing to tune, and its thread delays the iterator's end by up to 60 s
-    if cardinality >= 0:
-        cardinality *= local_replicas
-    if cardinality != tf.data.UNKNOWN_CARDINALITY:
-        data = data.apply(tf.data.experimental.assert_cardinality(cardinality))
-    return data.with_options(options).prefetch(4)
+    return backend.batches(arrays, start, cardinality, local_replicas)
 
 
-def distributed(make: Callable[[], tf.data.Dataset], strategy: tf.distribute.Strategy) -> Any:
+def distributed(make: Callable[[], Data], strategy: Any) -> Any:
     """The batches of `make`, of which each of several workers collates its own rows only.
 
     Left to itself, tf.data lets each worker make whole batches, and takes its rows of them.
@@ -189,7 +177,7 @@ def distributed(make: Callable[[], tf.data.Dataset], strategy: tf.distribute.Str
     if not several_workers(strategy):
         return make()
 
-    def batches_of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    def batches_of_worker(context: Any) -> Data:
         replicas = context.num_replicas_in_sync
         local_replicas = replicas // context.num_input_pipelines
         token = _REPLICAS.set((context.input_pipeline_id * local_replicas, local_replicas, replicas))
@@ -209,7 +197,7 @@ def sentences(
     sampled: bool = False,
     seed: int = 0,
     start: int = 0,
-) -> tf.data.Dataset:
+) -> Data:
     """Endless batches of whole sentences, to train `elmo.language_model` on.
 
     Args:
@@ -243,7 +231,7 @@ def running_text(
     sampled: bool = False,
     start: int = 0,
     epochs: int | None = None,
-) -> tf.data.Dataset:
+) -> Data:
     """Batches of running text in the order of the documents, to train `elmo.language_model(..., streams=streams)` on.
 
     Args:
@@ -278,8 +266,8 @@ def _passes(documents: Callable[[int], Iterable[list[str]]], epochs: int | None)
             raise ValueError("no text to train or evaluate on")
 
 
-def _segments(batches, collate: Callable[..., Any], start: int, epochs: int | None) -> tf.data.Dataset:
-    count = tf.data.INFINITE_CARDINALITY if epochs is None else sum(1 for _ in batches()) - start
+def _segments(batches, collate: Callable[..., Any], start: int, epochs: int | None) -> Data:
+    count = None if epochs is None else sum(1 for _ in batches()) - start
     return collated(batches, collate, start=start, cardinality=count)
 
 
@@ -291,7 +279,7 @@ def running_tokens(
     sampled: bool = False,
     start: int = 0,
     epochs: int | None = None,
-) -> tf.data.Dataset:
+) -> Data:
     """Batches of running text in the order of the documents, to train `lm.language_model(..., streams=streams)` on.
 
     Args:
@@ -349,7 +337,7 @@ def bptt_segments_of_text(documents: Iterable[list[str]], streams: int, steps: i
 
 def whole_sentences(
     features: Features, vocabulary: Vocabulary, documents: Iterable[list[str]], batch_size: int
-) -> tf.data.Dataset:
+) -> Data:
     """One pass over sentences, uncut, to evaluate `elmo.language_model` by its full softmax.
 
     Args:
@@ -403,7 +391,7 @@ def segments(
     next_sentence: bool = True,
     seed: int | None = None,
     start: int = 0,
-) -> tf.data.Dataset:
+) -> Data:
     """Batches of segment pairs, to train or evaluate `bert.pretrainer` on.
 
     Args:

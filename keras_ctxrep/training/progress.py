@@ -12,14 +12,15 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from tqdm import tqdm
 
+from keras_ctxrep import backend
+from keras_ctxrep.backend import NAME, TENSORFLOW
 from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.options import Fit
 from keras_ctxrep.training import history, schedule
 from keras_ctxrep.training.checkpoints import Metric, State
-from keras_ctxrep.training.strategy import is_chief
+from keras_ctxrep.training.strategy import is_chief, of_model
 
 __all__ = ["Progress", "tensorboard"]
 
@@ -129,7 +130,7 @@ class Progress(keras.callbacks.Callback):
 
     def start(self) -> None:
         """Starts the clock, shows the bar, and says where a run resumes."""
-        chief = is_chief(self.trained.distribute_strategy)
+        chief = is_chief(of_model(self.trained))
         if self.state.step and chief:
             print(f"resuming from step {self._steps_so_far}", file=sys.stderr, flush=True)
         self._printed = self._drawn = time.monotonic()
@@ -156,7 +157,7 @@ class Progress(keras.callbacks.Callback):
         if self.peak is not None:
             rate = schedule.learning_rate(self.fraction, self.peak, self.options.warmup, self.options.decay)
             self.trained.optimizer.learning_rate = rate
-        self._before_batch = int(self.trained.optimizer.iterations.numpy()), self.state.step
+        self._before_batch = backend.taken(self.trained), self.state.step
 
     def on_train_batch_end(self, batch: int, logs: dict):
         seconds = time.monotonic() - self._since
@@ -181,7 +182,7 @@ class Progress(keras.callbacks.Callback):
     def _print_progress(self, loss: float) -> None:
         """Without a progress bar, a line every half minute."""
         now = time.monotonic()
-        if not self._bar.disable or not is_chief(self.trained.distribute_strategy) or now - self._printed < HALF_MINUTE:
+        if not self._bar.disable or not is_chief(of_model(self.trained)) or now - self._printed < HALF_MINUTE:
             return
         self._printed, seconds = now, now - self._since
         left = self._minutes_left()
@@ -221,6 +222,7 @@ class Progress(keras.callbacks.Callback):
 
     def _divergence(self, loss: float) -> str:
         """The message about a loss that is no number."""
+        backend.sync(self.trained)
         step, rate = self.state.step, self.peak or float(self.trained.optimizer.learning_rate.numpy())
         batch = f"; its batch is from {self.options.source}" if self.options.source else ""
         return f"step {step}: the loss became {loss}; try a learning rate below {rate:.3g}{batch}"
@@ -229,7 +231,7 @@ class Progress(keras.callbacks.Callback):
         """Takes the numbers of tokens and of positions out of the logs of a step, and its time."""
         now, tokens, size = time.monotonic(), float(logs.pop("tokens", 0)), logs.pop("positions", None)
         if self._batch_end is not None:  # the first step is traced, and does not count
-            self._tokens += tokens * self.trained.distribute_strategy.num_replicas_in_sync
+            self._tokens += tokens * of_model(self.trained).num_replicas_in_sync
             self._token_seconds += now - self._batch_end
             if size is None or size in self._sizes:
                 self._step_seconds.append((now - self._batch_end) / (size or 1))
@@ -248,6 +250,7 @@ class Progress(keras.callbacks.Callback):
         """Validates if an evaluation is due, and records it; adds the metrics to the means over the epoch in `logs`."""
         state, due = self.state, self.due
         if due and self.evaluate is not None:
+            backend.sync(self.trained)
             begin = time.monotonic()
             metrics = self.evaluate()
             self._evaluation_seconds = self._evaluated = time.monotonic() - begin
@@ -264,7 +267,7 @@ class Progress(keras.callbacks.Callback):
         self.state = replace(state, epoch_end=state.step)
         if self.done:
             self.trained.stop_training = True
-        if due and self.options.folder is not None and is_chief(self.trained.distribute_strategy):
+        if due and self.options.folder is not None and is_chief(of_model(self.trained)):
             history.write(self.options.folder, state.history)
         if due and (self.done or time.monotonic() - self._drawn >= DRAWN_EVERY):
             self.draw()
@@ -281,14 +284,14 @@ class Progress(keras.callbacks.Callback):
     def draw(self) -> None:
         """Draws the evaluations into the folder of the run, unless they are drawn already."""
         count = len(self.state.history)
-        if count > self._drawn_count and self.options.folder is not None and is_chief(self.trained.distribute_strategy):
+        if count > self._drawn_count and self.options.folder is not None and is_chief(of_model(self.trained)):
             history.draw(self.options.folder, self.state.history)
             self._drawn, self._drawn_count = time.monotonic(), count
 
     def interrupted(self) -> None:
         """Counts the step that had been taken, but not yet counted, at the interrupt."""
         iterations, step = self._before_batch
-        if step == self.state.step and int(self.trained.optimizer.iterations.numpy()) > iterations:
+        if step == self.state.step and backend.taken(self.trained) > iterations:
             self.logs = {name: float(value) for name, value in self.trained.get_metrics_result().items()}
             self.state = replace(self.state, step=step + 1)
 
@@ -303,6 +306,8 @@ def tensorboard(folder: str | Path | None) -> list[keras.callbacks.Callback]:
     """The callbacks that write TensorBoard logs into a folder, none for None; a ValueError if it is not installed."""
     if folder is None:
         return []
+    if not TENSORFLOW:
+        raise ValueError(f"tensorboard={str(folder)!r}: TensorFlow writes its logs, not the backend {NAME}; leave it out")
     try:
         import tensorboard as _  # noqa: F401
     except ImportError:
@@ -318,10 +323,14 @@ class _MixLogs(keras.callbacks.Callback):
         self.folder = folder
 
     def on_train_begin(self, logs=None):
+        import tensorflow as tf
+
         self.mixes = [layer for layer in self.model.layers if isinstance(layer, ScalarMix)]
         self.writer: Any = tf.summary.create_file_writer(str(self.folder)) if self.mixes else None
 
     def on_epoch_end(self, epoch, logs=None):
+        import tensorflow as tf
+
         for layer in self.mixes:
             weights, gamma = layer.learned()
             with self.writer.as_default(step=epoch):

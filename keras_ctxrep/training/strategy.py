@@ -1,4 +1,4 @@
-"""Where a model trains: one device, all GPUs of a machine, or several machines, by `tf.distribute`."""
+"""Where a model trains: one device, all GPUs of a machine, or on TensorFlow several machines."""
 
 import json
 import os
@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import keras
-import tensorflow as tf
 
+from keras_ctxrep import backend
 from keras_ctxrep.atomic import lock_folder
+from keras_ctxrep.backend import TENSORFLOW, tf
 
 __all__ = [
     "check_devices",
@@ -20,6 +22,7 @@ __all__ = [
     "local_cluster",
     "lock_output",
     "mean_over_workers",
+    "of_model",
     "scope",
     "several_workers",
 ]
@@ -30,7 +33,7 @@ _TF_CONFIG = (
 )
 
 
-def choose(name: str = "auto") -> tf.distribute.Strategy:
+def choose(name: str = "auto") -> Any:
     """The strategy of a name; the same object for the whole process, since the collectives of two would interfere.
 
     Args:
@@ -47,6 +50,8 @@ def choose(name: str = "auto") -> tf.distribute.Strategy:
     >>> choose("one").num_replicas_in_sync
     1
     """
+    if not TENSORFLOW:
+        return backend.devices(name)
     if name == "auto" and tf.distribute.has_strategy():
         return tf.distribute.get_strategy()
     if name == "multiworker" or (name == "auto" and len(_cluster()) > 1):
@@ -58,7 +63,7 @@ def choose(name: str = "auto") -> tf.distribute.Strategy:
     return tf.distribute.get_strategy()
 
 
-def check_devices(batch_size: int, precision: str, strategy: tf.distribute.Strategy) -> None:
+def check_devices(batch_size: int, precision: str, strategy: Any) -> None:
     """Raises a ValueError for options of a run that its devices or Keras do not support.
 
     Args:
@@ -75,7 +80,7 @@ def check_devices(batch_size: int, precision: str, strategy: tf.distribute.Strat
 
 
 @contextmanager
-def scope(precision: str = "float32", strategy: str | tf.distribute.Strategy = "auto") -> Iterator:
+def scope(precision: str = "float32", strategy: Any = "auto") -> Iterator:
     """Where models are built: a distribution strategy, which it gives, and a precision.
 
     Args:
@@ -91,14 +96,19 @@ def scope(precision: str = "float32", strategy: str | tf.distribute.Strategy = "
         yield strategy_object
 
 
-def several_workers(strategy: tf.distribute.Strategy) -> bool:
+def of_model(model: keras.Model) -> Any:
+    """The strategy that a model was made under, or of other backends than TensorFlow the process's devices."""
+    return model.distribute_strategy if TENSORFLOW else backend.present_devices()
+
+
+def several_workers(strategy: Any) -> bool:
     """Whether other processes train the same model."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    if not TENSORFLOW or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return False
     return strategy.num_replicas_in_sync > len(strategy.extended.worker_devices)
 
 
-def is_chief(strategy: tf.distribute.Strategy) -> bool:
+def is_chief(strategy: Any) -> bool:
     """Whether this process is the one that writes files: the first worker, or the only one."""
     if not several_workers(strategy):
         return True
@@ -120,7 +130,7 @@ def local_cluster(workers: int) -> list[str]:
     return [json.dumps({"cluster": cluster, "task": task}) for task in tasks]
 
 
-def mean_over_workers(strategy: tf.distribute.Strategy, metrics: Mapping[str, float]) -> dict[str, float]:
+def mean_over_workers(strategy: Any, metrics: Mapping[str, float]) -> dict[str, float]:
     """The mean of each metric over the workers, so that all of them take the same decisions.
 
     Rounding differs from machine to machine: workers that ended a run at different steps would wait for each other.
@@ -150,7 +160,7 @@ def _cluster() -> list[str]:
 
 
 @cache
-def _mirrored() -> tf.distribute.Strategy:
+def _mirrored() -> Any:
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     if len(devices) < 2:
         raise ValueError(f"strategy='mirrored': one device here, {devices[0].name}; choose one")
@@ -158,7 +168,7 @@ def _mirrored() -> tf.distribute.Strategy:
 
 
 @cache
-def _multi_worker() -> tf.distribute.Strategy:
+def _multi_worker() -> Any:
     if len(_cluster()) < 2:
         raise ValueError(f"strategy='multiworker': TF_CONFIG names no other machine; set it to {_TF_CONFIG}")
     try:
@@ -168,7 +178,7 @@ def _multi_worker() -> tf.distribute.Strategy:
         raise ValueError(f"strategy='multiworker': chosen too late; {remedy}") from error
 
 
-def lock_output(folder: str | Path, strategy: tf.distribute.Strategy) -> AbstractContextManager[None]:
+def lock_output(folder: str | Path, strategy: Any) -> AbstractContextManager[None]:
     """Within it no other run can write the model folder, see `lock_folder`; of several workers the first one locks it.
 
     From before its data are read until its model is saved: a run that began later would replace that model.

@@ -1,6 +1,9 @@
-"""Trains each kind of model for 20 steps; test_strategy.py compares what the strategies give.
+"""Trains each kind of model for 50 steps; test_strategy.py compares what strategies give, test_backends.py JAX.
 
 python tests/training/replicas.py one|mirrored|multiworker OUT.npz [KIND ...]
+
+Under KERAS_BACKEND=jax the weights are at first those in START_WEIGHTS, what `one` wrote under TensorFlow, if this variable
+of the environment names it.
 """
 
 import os
@@ -11,9 +14,9 @@ from functools import partial
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_ctxrep import saving, tasks
+from keras_ctxrep.backend import TENSORFLOW, tf
 from keras_ctxrep.layers import Dropout
 from keras_ctxrep.models import bert, elmo, static
 from keras_ctxrep.models.model import Model
@@ -21,17 +24,20 @@ from keras_ctxrep.optimizers import LAMB, AdamW, OptimizerSpec
 from keras_ctxrep.recipes import targets
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.tasks.similar import Pair
 from keras_ctxrep.tasks.tag import Tagged
+from keras_ctxrep.tasks.translate import Translation
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.pretraining import Masking, Vocabulary
 from keras_ctxrep.training import fit, pipeline, strategy
 
-STEPS, BATCH = 20, 8
+STEPS, BATCH = 50, 8
 LETTERS = list("abcdefgh")
 ELMO = {"layers": 2, "cells": 6, "projection": 4, "filters": ((1, 4), (2, 4)), "max_characters": 8, "highways": 1}
 BERT = {"layers": 1, "width": 8, "heads": 2, "intermediate": 256, "max_positions": 32}  # wide enough for XLA's GELU
 STATIC = asdict(static.Config(words=9, width=4))
 WORDS = ("<S>", "</S>", "<UNK>", *LETTERS)
+START = np.load(os.environ["START_WEIGHTS"]) if "START_WEIGHTS" in os.environ else None
 PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS)
 
 
@@ -66,11 +72,11 @@ def pretrainer():
     return lambda: bert.pretrainer(bert.Config(**config)), data, None
 
 
-def task(name, examples, family="static", **more):
+def task(name, examples, family="static", head=(), **more):
     config, vocab = {"static": (STATIC, ("<UNK>", *LETTERS)), "bert": (BERT, PIECES)}[family]
     config = config | {key: 0.0 for key in ("dropout", "attention_dropout") if family == "bert"}
     config = config | ({"vocabulary_size": len(vocab)} if family == "bert" else {})
-    head = {"dropout": 0.0} | more.pop("head", {})
+    head = {"dropout": 0.0, **dict(head)} if name != "similar" else {}
     bundle = Bundle(family, name, config, 16, vocab=vocab, head=head, **more)
     data = partial(targets.batches, bundle, lambda _: examples, BATCH, 0)
     return lambda: saving.build(bundle), data, tasks.get(name).loss(tasks.get(name).Options(), {})
@@ -85,6 +91,18 @@ def tagger(crf):
 def answerer():
     examples = [Question("a", row, ((row.split()[0], 0),), str(number)) for number, row in enumerate(text(40))]
     return task("answer", examples, "bert", reads=tasks.get("answer").reads, settings={"stride": 8})
+
+
+def similar():
+    examples = [Pair(f"{row} a", f"b {row}") for row in text(40)]
+    return task("similar", examples, "bert", reads=tasks.get("similar").reads, pooling="mean")
+
+
+def translator():
+    examples = [Translation(row, (row[::-1],)) for row in text(40)]
+    vocab = ("<S>", "</S>", "<UNK>", *LETTERS)
+    head = {"kind": "recurrent", "units": 8}
+    return task("translate", examples, "bert", labels=vocab, head=head, settings={"units": "words", "target_length": 12})
 
 
 def classifier():
@@ -156,6 +174,8 @@ KINDS = {
     "tagger": lambda: tagger(False),
     "crf": lambda: tagger(True),
     "answerer": answerer,
+    "similar": similar,
+    "translator": translator,
     "classifier": classifier,
     "lamb": classifier,
 }
@@ -176,6 +196,9 @@ def run(kind, name, microbatches=1):
     keras.utils.set_random_seed(0)
     with strategy.scope(strategy=name):
         model = build()
+    if START is not None:
+        model.set_weights([START[f"{kind}/start/{number}"] for number in range(len(model.weights))])
+    start = {f"start/{number}": weight for number, weight in enumerate(model.get_weights())}
     history = fit.fit(
         model,
         data
@@ -192,16 +215,16 @@ def run(kind, name, microbatches=1):
     moments = [np.asarray(momentum) for momentum in model.optimizer._momentums]
     norm = np.sqrt(sum(np.square(moment).sum() for moment in moments))
     weights = np.concatenate([np.ravel(weight) for weight in model.get_weights()])
-    return {"loss": [entry["loss"] for entry in history], "norm": norm, "weights": weights}
+    return {"loss": [entry["loss"] for entry in history], "norm": norm, "weights": weights} | start
 
 
 def main(name, out, kinds):
-    if name == "mirrored":
+    if name == "mirrored" and TENSORFLOW:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     chosen = strategy.choose(name)
     results = {}
-    for kind in kinds or [*KINDS, *PLAIN]:
+    for kind in kinds or [*KINDS, *(PLAIN if TENSORFLOW else ())]:
         for key, value in (PLAIN[kind](name) if kind in PLAIN else run(kind, name)).items():
             results[f"{kind}/{key}"] = value
     if strategy.is_chief(chosen):
