@@ -16,26 +16,6 @@ import numpy as np
 
 from keras_ctxrep.text import lengths
 
-__all__ = [
-    "LOST_WORKER",
-    "NAME",
-    "OF_DATA",
-    "OUT_OF_MEMORY",
-    "TENSORFLOW",
-    "Batches",
-    "Devices",
-    "batches",
-    "compiled",
-    "devices",
-    "present_devices",
-    "sync",
-    "taken",
-    "tf",
-    "undistributed",
-    "versions",
-    "zipped",
-]
-
 NAME = keras.backend.backend()
 TENSORFLOW = NAME == "tensorflow"
 AHEAD = 4  # batches that are made before they are needed
@@ -155,7 +135,9 @@ class Batches(keras.utils.PyDataset):
             _making.pop(thread, None)
 
 
-def batches(arrays: Callable[[int], Iterator], start: int, count: int | Callable[[], int] | None, copies: int = 1) -> Any:
+def batches(
+    arrays: Callable[[int], Iterator], start: int, count: int | Callable[[], int] | None, copies: int = 1
+) -> Any:
     """Batches of NumPy arrays as a `tf.data.Dataset`, or where there is none as `Batches`.
 
     Args:

@@ -27,6 +27,7 @@ options of a family.
 
 class LearnsFromText(Command[list[dict]]):
     """What the commands share that learn from text: the length of a run unless it is given, and what is printed."""
+
     any_backend = configurable = True
     out: str | Path
 

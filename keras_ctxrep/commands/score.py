@@ -41,6 +41,7 @@ class Score(Scoring, Command[Any]):
     Raises:
         ValueError: the data is malformed or does not fit the model's task.
     """
+
     any_backend = True
 
     folder: Any = argument(f"published  {FOLDER}; of a task model also a SavedModel folder or a .tflite file")

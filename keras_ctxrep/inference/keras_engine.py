@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -123,6 +122,7 @@ def runner(model: keras.Model, outputs: Sequence[str] = (), frozen: bool = False
         outputs: names of those that are computed; none: all.
         frozen: its weights are not trained while it is used.
     """
+
     def compute(inputs):
         with on_this_machine():
             results = model(inputs, training=False)

@@ -12,7 +12,13 @@ __all__ = ["Embedding", "FactorizedEmbedding", "ReversibleEmbedding"]
 
 
 def note(weight: Any, how: str) -> None:
-    """Notes on a weight that it is read by "rows" or as a "whole", by which optimizers know what a gradient lacks."""
+    """Notes on a weight that it is read by "rows" or as a "whole", by which optimizers know what a gradient lacks.
+
+    >>> weight = keras.Variable([1.0])
+    >>> note(weight, "rows")
+    >>> weight.read_by
+    {'rows'}
+    """
     if isinstance(weight, keras.Variable):
         weight.read_by = {*getattr(weight, "read_by", ()), how}
 

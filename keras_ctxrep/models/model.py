@@ -1,7 +1,7 @@
 """The class of all models of this package: a `keras.Model` whose steps are exact under any `tf.distribute.Strategy`."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -11,15 +11,20 @@ from keras_ctxrep.backend import NAME, TENSORFLOW
 from keras_ctxrep.layers.replicas import replica
 from keras_ctxrep.losses import VectorLoss
 from keras_ctxrep.models.frozen import FROZEN
+from keras_ctxrep.models.jax_steps import JAXSteps, counts
 
 __all__ = ["Model", "copy_weights", "reset_streams"]
 
 
+_Steps = keras.Model if TYPE_CHECKING or NAME != "jax" else JAXSteps
+
+
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class Model(keras.Model):
+class Model(_Steps):
     """A functional `keras.Model` that trains to the same weights on one device, several, or several machines.
 
-    Called, compiled, saved and exported as any functional model. On TensorFlow it differs in its steps:
+    Called, compiled, saved and exported as any functional model. On TensorFlow it differs in its steps (on JAX as
+    `models.jax_steps` says):
 
     * each replica's loss counts by its fraction of the batch's rows. Keras gives all replicas the same weight, which is
       wrong where a batch is not split evenly;
@@ -122,7 +127,7 @@ class Model(keras.Model):
                 gradients = _all_finite_or_none(gradients)
             self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
             logs = self.get_metrics_result()
-            return self._logs(logs | _counts(x) if self.counts_tokens else logs)
+            return self._logs(logs | counts(x) if self.counts_tokens else logs)
 
         def test_step(self, data) -> dict[str, Any]:
             return self._logs(super().test_step(data))
@@ -242,54 +247,12 @@ class Model(keras.Model):
                     break
             super()._maybe_symbolic_build(data_batch=data_batch)
 
-    elif NAME == "jax":
-        steps_taken = 0
-
-        def call(self, inputs, *args, **kwargs) -> Any:
-            if self.trained_part is not None and isinstance(inputs, dict) and f"{FROZEN}0" in inputs:
-                return self.trained_part(inputs, *args, **kwargs)
-            return super().call(inputs, *args, **kwargs)
-
-        def make_train_function(self, force=False) -> None:
-            made = self.train_function
-            super().make_train_function(force)
-            if self.train_function is not made:
-                self.train_function = self._counting(self.train_function)
-
-        def _counting(self, step):
-            """A step of Keras', which reads the learning rate that a callback has set, and counts itself."""
-
-            def train(state, iterator):
-                trained, others, optimized, metrics = state
-                optimized = [*optimized]
-                for index, variable in enumerate(self.optimizer.variables):
-                    if variable.path.endswith("/learning_rate") and variable._value is not None:
-                        optimized[index] = variable.value
-                logs, state = step((trained, others, optimized, metrics), iterator)
-                kinds = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
-                self._jax_state = dict(zip(kinds, state, strict=True))  # at once: the old values are gone
-                self.steps_taken += 1
-                return logs, state
-
-            return train
-
-        def train_step(self, state, data) -> Any:
-            logs, state = super().train_step(state, data)
-            x, *_ = keras.utils.unpack_x_y_sample_weight(data)
-            return (logs | _counts(x) if self.counts_tokens else logs), state
-
 
 def _are_texts(value):
     if isinstance(value, list | tuple):
         return bool(value) and _are_texts(value[0])
     dtype = getattr(value, "dtype", type(value))
     return getattr(dtype, "name", str(dtype)).lower().startswith(("str", "bytes", "object", "<class 'str"))
-
-
-def _counts(x):
-    """The tokens and the positions, padding included, of a batch."""
-    mask = ops.cast(x["mask"], "float32")
-    return {"tokens": ops.sum(mask), "positions": ops.cast(ops.size(mask), "float32")}
 
 
 def _rows(x):

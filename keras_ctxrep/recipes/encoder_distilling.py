@@ -399,7 +399,9 @@ class TeacherVectors:
     def __init__(self, teacher: ModelFolder, levels: Sequence[int], max_length: int, folder: Path, identity: Any):
         model, bundle = teacher
         inputs, words = _word_vectors(model, levels)
-        self._run = keras_engine.runner(keras.Model(inputs, {"words": words, "texts": model.output["vector"]}), frozen=True)
+        self._run = keras_engine.runner(
+            keras.Model(inputs, {"words": words, "texts": model.output["vector"]}), frozen=True
+        )
         self.features = _features_of(bundle, max_length, words=True)
         self.folder, self.levels, self.width = folder, levels, bundle.config["width"]
         manifest = folder / "vectors.json"

@@ -40,7 +40,9 @@ def run(corpus: Sequence[str | Path], out: str | Path, report, options: StaticPr
         raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
     strategy = choose(options.strategy)
     if not TENSORFLOW:
-        raise ValueError(f"static word vectors are trained by TensorFlow, not by the backend {NAME}; unset KERAS_BACKEND")
+        raise ValueError(
+            f"static word vectors are trained by TensorFlow, not by the backend {NAME}; unset KERAS_BACKEND"
+        )
     if several_workers(strategy):
         raise ValueError("static word vectors are trained by one machine; leave out TF_CONFIG")
     with lock_folder(out):

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 
-__all__ = ["longest"]
-
 rounded = False  #: whether the lengths are few, since each one is compiled; set by `keras_ctxrep.backend`
 
 

@@ -9,12 +9,13 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_ctxrep.atomic import lock_folder
-from keras_ctxrep.backend import LOST_WORKER, NAME, OF_DATA, TENSORFLOW, tf, undistributed
+from keras_ctxrep.backend import LOST_WORKER, NAME, OF_DATA, TENSORFLOW, undistributed
 from keras_ctxrep.layers import CRF, TransformerBlock, VocabularySoftmax
 from keras_ctxrep.metrics import Accuracy, Perplexity
 from keras_ctxrep.models.model import Model, copy_weights, reset_streams
@@ -209,7 +210,7 @@ def _evaluation(
         reset_streams(evaluated)
         with undistributed():
             if not callable(validation):
-                metrics = evaluated.evaluate(validation, verbose=0, return_dict=True, callbacks=[bar])
+                metrics: Any = evaluated.evaluate(validation, verbose=0, return_dict=True, callbacks=[bar])
             else:
                 metrics = validation(evaluated)
         return mean_over_workers(of_model(model), metrics)

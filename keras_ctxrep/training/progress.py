@@ -307,7 +307,9 @@ def tensorboard(folder: str | Path | None) -> list[keras.callbacks.Callback]:
     if folder is None:
         return []
     if not TENSORFLOW:
-        raise ValueError(f"tensorboard={str(folder)!r}: TensorFlow writes its logs, not the backend {NAME}; leave it out")
+        raise ValueError(
+            f"tensorboard={str(folder)!r}: TensorFlow writes its logs, not the backend {NAME}; leave it out"
+        )
     try:
         import tensorboard as _  # noqa: F401
     except ImportError:

@@ -22,7 +22,6 @@ __all__ = [
     "local_cluster",
     "lock_output",
     "mean_over_workers",
-    "of_model",
     "scope",
     "several_workers",
 ]

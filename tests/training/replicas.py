@@ -2,8 +2,7 @@
 
 python tests/training/replicas.py one|mirrored|multiworker OUT.npz [KIND ...]
 
-Under KERAS_BACKEND=jax the weights are at first those in START_WEIGHTS, what `one` wrote under TensorFlow, if this variable
-of the environment names it.
+Where the variable START_WEIGHTS of the environment names such a file, the weights are at first those in it.
 """
 
 import os
@@ -102,7 +101,9 @@ def translator():
     examples = [Translation(row, (row[::-1],)) for row in text(40)]
     vocab = ("<S>", "</S>", "<UNK>", *LETTERS)
     head = {"kind": "recurrent", "units": 8}
-    return task("translate", examples, "bert", labels=vocab, head=head, settings={"units": "words", "target_length": 12})
+    return task(
+        "translate", examples, "bert", labels=vocab, head=head, settings={"units": "words", "target_length": 12}
+    )
 
 
 def classifier():

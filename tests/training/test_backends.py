@@ -34,7 +34,12 @@ needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="
 def under_jax(script, *arguments, devices=1, **environment):
     """What a script prints, in a process with JAX on some CPU devices and without TensorFlow."""
     flags = f"--xla_backend_optimization_level=0 --xla_force_host_platform_device_count={devices}"
-    given = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(sys.path)}
+    given = {
+        "KERAS_BACKEND": "jax",
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": flags,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TENSORFLOW + script, *map(str, arguments)],
         env=os.environ | given | environment,
@@ -108,7 +113,8 @@ import keras
 from keras_ctxrep import saving
 model, bundle = saving.load("tuned")
 inputs = bundle.features(["the good day", "a bad one"])
-np.savez("tuned.npz", logits=model.predict_on_batch(inputs)["logits"], **{str(i): w for i, w in enumerate(model.get_weights())})
+weights = {str(number): weight for number, weight in enumerate(model.get_weights())}
+np.savez("tuned.npz", logits=model.predict_on_batch(inputs)["logits"], **weights)
 assert keras.backend.backend() == "jax" and "tensorflow" not in sys.modules
 """
 
@@ -160,9 +166,10 @@ run("parts")
 whole, parts = (saving.load(folder).model.get_weights() for folder in ("whole", "parts"))
 for one, other in zip(whole, parts, strict=True):
     np.testing.assert_array_equal(one, other)
+shared = {"size": "bert_2_64_2", "valid": "held.txt", "steps": 2, "vocab_size": 60}
 for options, message in (({"microbatches": 2}, "microbatches=2"), ({"tensorboard": "logs"}, "tensorboard='logs'")):
     try:
-        pretrain("bert", ["text.txt"], "refused", size="bert_2_64_2", valid="held.txt", steps=2, vocab_size=60, **options)
+        pretrain("bert", ["text.txt"], "refused", **shared, **options)
     except ValueError as error:
         assert message in str(error) and "backend jax" in str(error), error
     else:
@@ -210,7 +217,7 @@ def test_an_error_of_a_batch_is_raised_where_it_is_asked_for():
 
     data = iter(backend.Batches(arrays, None))
     next(data)
-    with pytest.raises(ValueError, match="text.txt:3: no text"):
+    with pytest.raises(ValueError, match=r"text\.txt:3: no text"):
         next(data)
 
 
@@ -226,7 +233,9 @@ def test_lengths_are_few_where_each_is_compiled(monkeypatch):
 def test_the_strategies_of_another_backend(monkeypatch):
     monkeypatch.setattr(backend, "NAME", "torch")
     assert backend.devices("auto").num_replicas_in_sync == backend.present_devices().num_replicas_in_sync == 1
-    with pytest.raises(ValueError, match="strategy='multiworker': choose auto, one or mirrored under the backend torch"):
+    with pytest.raises(
+        ValueError, match="strategy='multiworker': choose auto, one or mirrored under the backend torch"
+    ):
         backend.devices("multiworker")
     with pytest.raises(ValueError, match="one device here"):
         backend.devices("mirrored")
