@@ -96,13 +96,6 @@ BENCHMARKS = {
     "decoding peers": Benchmark("decoding.py peers --peers {peers}", "--quick", needs=("peers: transformers",)),
     "decoding lengths": Benchmark("decoding.py lengths", "--quick"),
     "elmo": Benchmark("elmo.py", "--size elmo_2x128_64_256cnn_1xhighway --rounds 1", peers="--peers {peers}"),
-    "distilling_jax": Benchmark(
-        f"distilling_jax.py prepare --teacher {{weights}}/{BERT} --student {{weights}}/{BERT} --corpus {TEXT} "
-        f"--valid {VALID} --out {{out}}/prepared",
-        full=None,
-        needs=("data",),
-        why="measures nothing; its training needs a GPU",
-    ),
     "encoding": Benchmark(f"encoding.py sentences {TEXT} {STATIC}", "--count 20 --repeat 1", needs=("data",)),
     "encoding lengths": Benchmark("encoding.py lengths", "--quick"),
     "first_calls": Benchmark("first_calls.py", "import help glove_50/6b --rounds 1"),

@@ -51,9 +51,10 @@ _making: dict[threading.Thread, threading.Event] = {}
 @atexit.register
 def _end() -> None:
     """Ends the threads that make batches: JAX must not compute when Python has ended."""
-    for ended in _making.values():
+    making = [*_making.items()]
+    for _, ended in making:
         ended.set()
-    for thread in _making:
+    for thread, _ in making:
         thread.join(10)
 
 

@@ -13,7 +13,7 @@ from keras_ctxrep.layers.layer import Configured
 
 __all__ = ["LAMB", "SGD", "Adagrad", "AdamW", "LossScale", "OptimizerSpec", "RowwiseAdagrad"]
 
-_HOOKS = ("_all_reduce_sum_gradients" if TENSORFLOW else "_clip_gradients", "_apply_weight_decay")
+_HOOKS = ("_all_reduce_sum_gradients" if TENSORFLOW else "_backend_apply_gradients", "_apply_weight_decay")
 
 
 def _message(fault: str) -> str:
@@ -88,16 +88,15 @@ class _ByRows(Configured, keras.optimizers.Optimizer):
             gradients, _ = tf.clip_by_global_norm(gradients, self.clip / self.gradient_scale)
         return [*zip(gradients, variables, strict=True)]
 
-    def _clip_gradients(self, grads):
-        if TENSORFLOW:  # is done before the sum over the replicas
-            return super()._clip_gradients(grads)
-        self._hook_calls["_clip_gradients"] += 1
-        gradients = self._unfrozen_gradients(grads, self._trainable_variables)
-        if self.clip is None:
-            return gradients
-        norm, most = ops.sqrt(sum(ops.sum(ops.square(each)) for each in gradients)), self.clip / self.gradient_scale
-        scale = ops.where(ops.isfinite(norm), most / ops.maximum(norm, most), float("nan"))
-        return [each * ops.cast(scale, each.dtype) for each in gradients]
+    def _backend_apply_gradients(self, grads, trainable_variables):
+        if not TENSORFLOW:  # which has done it after the sum over the replicas
+            self._hook_calls["_backend_apply_gradients"] += 1
+            grads = self._unfrozen_gradients(grads, trainable_variables)
+            if self.clip is not None:
+                norm, most = ops.sqrt(sum(ops.sum(ops.square(each)) for each in grads)), self.clip / self.gradient_scale
+                scale = ops.where(ops.isfinite(norm), most / ops.maximum(norm, most), float("nan"))
+                grads = [each * ops.cast(scale, each.dtype) for each in grads]
+        super()._backend_apply_gradients(grads, trainable_variables)
 
     def _unfrozen_gradients(self, gradients, variables):
         """The gradients, zero of what is not trained yet."""

@@ -66,6 +66,8 @@ class Dropout(keras.layers.Dropout):
 class _Given(keras.random.SeedGenerator):
     """One seed as a generator, which `keras.random` needs."""
 
+    _initial_seed = 0  # else PyTorch takes its own generator
+
     def __init__(self, seed):
         self.seed = seed  # nothing else: it has no state
 

@@ -46,7 +46,8 @@ class StreamLayer(Layer):
                 fits = tf.debugging.assert_equal(replicas * rows, self.streams, message)
             with tf.control_dependencies([fits] if fits is not None else []):
                 rows = tf.identity(rows)
-        return self.state[number * rows : (number + 1) * rows]
+        kept = self.state[number * rows : (number + 1) * rows]
+        return ops.copy(kept) if keras.backend.backend() == "torch" else kept  # it is a view of what `keep` changes
 
     def keep(self, end: Any, rows: Any) -> None:
         """Stores this replica's rows; the assignment sums over the replicas, so rows of the others are zero."""

@@ -15,6 +15,7 @@ class JAXSteps(keras.Model):
     * A learning rate that a callback sets counts from the next step on, without all variables being written and read.
     * What a step gives is the model's state at once, since the memory of what it was given is used again: an interrupt
       finds the last whole step, and `steps_taken` says how many there were.
+    * `sizes` says for how many sizes of batches a step was compiled.
     * A batch of the outputs of a frozen encoder is computed by `trained_part`, as `models.model.Model` does.
 
     >>> JAXSteps().steps_taken
@@ -22,6 +23,7 @@ class JAXSteps(keras.Model):
     """
 
     counts_tokens = False
+    sizes = 0  # of batches, each of which has been compiled
     trained_part: Callable[..., Any] | None = None
     steps_taken = 0
 
@@ -52,6 +54,7 @@ class JAXSteps(keras.Model):
         return train
 
     def train_step(self, *args) -> Any:
+        self.sizes += 1  # this is traced
         step: Any = super().train_step
         logs, state = step(*args)  # the state and the data
         inputs, *_ = keras.utils.unpack_x_y_sample_weight(args[-1])

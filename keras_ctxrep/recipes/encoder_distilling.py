@@ -29,6 +29,7 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import LONGEST, sample, shuffled
 from keras_ctxrep.text.families import TEXT_SIDES
 from keras_ctxrep.text.features import Reads, Row, WordPieceFeatures
+from keras_ctxrep.text.lengths import longest
 from keras_ctxrep.text.pretraining import Masking, segment_pairs, single_segments
 from keras_ctxrep.text.subwords import SubwordTokenizer
 from keras_ctxrep.text.tokens import WordPiece
@@ -100,7 +101,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     valid = None if options.valid is None else Path(options.valid)
     read_by_teacher = {"valid": valid, "seed": options.seed, "max_length": options.max_length, "levels": levels}
     of_vectors = replace(run, options=Options(), arguments={**run.arguments, **read_by_teacher})
-    vectors = TeacherVectors(source, levels, options.max_length, cache, of_vectors.identity)
+    vectors = TeacherVectors(source, levels, options.max_length, cache, of_vectors.identity, options.batch_size)
     chosen = Shard(-1, sample(held, HELD, options.seed))
     for output in learner.output.keys() & {"words", "relations", "hidden", "texts"}:
         vectors.reduce(learner.output[output].shape[-1], chosen)
@@ -391,18 +392,27 @@ class TeacherVectors:
         max_length: pieces of a sentence.
         folder: of the files.
         identity: what the vectors depend on beside the numbers of the shards, as JSON.
+        batch_size: of the sentences that the vectors are read for.
 
     Raises:
         ValueError: the folder has other vectors.
     """
 
-    def __init__(self, teacher: ModelFolder, levels: Sequence[int], max_length: int, folder: Path, identity: Any):
+    def __init__(
+        self,
+        teacher: ModelFolder,
+        levels: Sequence[int],
+        max_length: int,
+        folder: Path,
+        identity: Any,
+        batch_size: int = 64,
+    ):
         model, bundle = teacher
         inputs, words = _word_vectors(model, levels)
         self._run = keras_engine.runner(
             keras.Model(inputs, {"words": words, "texts": model.output["vector"]}), frozen=True
         )
-        self.features = _features_of(bundle, max_length, words=True)
+        self.reader = WordPieceReader(bundle, max_length)
         self.folder, self.levels, self.width = folder, levels, bundle.config["width"]
         manifest = folder / "vectors.json"
         text = json.dumps(identity)
@@ -412,7 +422,7 @@ class TeacherVectors:
         with atomic_write(manifest) as path:
             path.write_text(text, encoding="utf-8")
         self.axes: tuple[np.ndarray, ...] | None = None
-        self.of_shard = lru_cache(4)(self._reduced)
+        self.of_shard = lru_cache(2 + pipeline.POOL * batch_size // SHARD)(self._reduced)  # those that a pool may have
 
     def reduce(self, width: int, shard: Shard) -> None:
         """Gives the vectors in another width from now on, so that a student of this width learns them as its own.
@@ -448,25 +458,18 @@ class TeacherVectors:
             return arrays["words"], arrays["begins"], arrays["texts"]
 
     def _computed(self, shard: Shard) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        rows = self.features.encode(shard.sentences)
-        spans = [word_spans(row) for row in rows]
+        rows = self.reader.encode(shard.sentences)
         words: list = [None] * len(rows)
         texts: list = [None] * len(rows)
         order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
         for begin in range(0, len(order), 64):
             part = order[begin : begin + 64]
-            outputs = self._run(marked_batch(self.features, [rows[i] for i in part], [spans[i] for i in part]))
+            outputs = self._run(self.reader.batch([rows[number] for number in part])[0])
             for index, number in enumerate(part):
-                words[number] = outputs["words"][index, : len(spans[number])].astype(np.float16)
+                words[number] = outputs["words"][index, : self.reader.words(rows[number])].astype(np.float16)
                 texts[number] = outputs["texts"][index].astype(np.float16)
-        begins = np.cumsum([0, *map(len, spans)])
+        begins = np.cumsum([0, *map(self.reader.words, rows)])
         return np.concatenate(words), begins, np.stack(texts)
-
-
-def _features_of(bundle: Bundle, max_length: int, words: bool = False) -> WordPieceFeatures:
-    """The features of an encoder that reads at most so many pieces, and begins a row's words where they begin."""
-    length = min(max_length, bundle.config["max_positions"])
-    return of_kind(replace(bundle, max_length=length, reads=Reads(words=words)).features, WordPieceFeatures)
 
 
 def word_spans(row: Row) -> list[Span]:
@@ -476,36 +479,61 @@ def word_spans(row: Row) -> list[Span]:
     return spans[:-1] if row.truncated else spans
 
 
-def marked_batch(features: WordPieceFeatures, rows: Sequence[Row], spans: Sequence[list[Span]]) -> dict:
-    """The inputs of `_word_vectors`."""
-    most = max(1, *map(len, spans)) if spans else 1
-    marked = [replace(row, marks=[*own, *[(0, 0)] * (most - len(own))]) for row, own in zip(rows, spans, strict=True)]
-    batch = features.collate(marked)
-    return {name: array for name, array in batch.items() if name != "starts"}
+@dataclass(frozen=True, eq=False, slots=True)
+class Sentence:
+    """The pieces of a sentence, int32 (T,), and the spans of its whole words, int32 (W, 2)."""
+
+    pieces: np.ndarray
+    spans: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.pieces)
 
 
 class WordPieceReader:
-    """How a BERT that learns reads sentences.
+    """How a BERT that learns or teaches reads sentences.
 
     Args:
-        bundle: of the student.
+        bundle: of the model.
         max_length: pieces of a sentence.
     """
 
     def __init__(self, bundle: Bundle, max_length: int):
-        self.features = _features_of(bundle, max_length, words=True)
+        length = min(max_length, bundle.config["max_positions"])
+        self.features = of_kind(replace(bundle, max_length=length, reads=Reads(words=True)).features, WordPieceFeatures)
 
-    def encode(self, sentences: Sequence[str]) -> list[Row]:
-        """The rows of sentences."""
-        return self.features.encode(sentences)
+    def encode(self, sentences: Sequence[str]) -> list[Sentence]:
+        """The pieces and words of sentences."""
+        return [
+            Sentence(np.array(row.tokens, np.int32), np.array(word_spans(row), np.int32).reshape(-1, 2))
+            for row in self.features.encode(sentences)
+        ]
 
-    def words(self, row: Row) -> int:
-        """How many words a row has whole."""
-        return len(word_spans(row))
+    def words(self, row: Sentence) -> int:
+        """How many words a sentence has whole."""
+        return len(row.spans)
 
-    def batch(self, rows: Sequence[Row]) -> tuple[dict, dict, dict]:
-        """(inputs of the learner, targets of its own, their weights)."""
-        return marked_batch(self.features, rows, [word_spans(row) for row in rows]), {}, {}
+    def batch(self, rows: Sequence[Sentence]) -> tuple[dict, dict, dict]:
+        """(inputs of `_word_vectors`, targets of the learner's own, their weights)."""
+        length = longest(map(len, rows), self.features.max_length)
+        inputs = {
+            "token_ids": padded([row.pieces for row in rows], length, self.features.wordpiece.pad),
+            "segment_ids": np.zeros((len(rows), length), np.int32),
+            "mask": padded([np.ones_like(row.pieces) for row in rows], length, 0),
+            "marks": padded([row.spans for row in rows], longest(map(self.words, rows)), 0),
+        }
+        return inputs, {}, {}
+
+
+def padded(rows: Sequence[np.ndarray], length: int, value: int) -> np.ndarray:
+    """Rows (T, ...) as one array (B, `length`, ...), with a value behind them.
+
+    >>> padded([np.array([5, 6]), np.array([7])], 3, 0).tolist()
+    [[5, 6, 0], [7, 0, 0]]
+    """
+    array = np.full((len(rows), length, *rows[0].shape[1:]), value, rows[0].dtype)
+    array[np.arange(length) < np.array([[len(row)] for row in rows])] = np.concatenate(rows)
+    return array
 
 
 Reader = WordPieceReader | bilm_student.BilmReader
@@ -514,19 +542,23 @@ Reader = WordPieceReader | bilm_student.BilmReader
 def _batches(
     vectors: TeacherVectors, reader: Reader, options: EncoderDistillation, epoch, repeat: bool, start: int = 0
 ):
-    """Batches of sentences and the teacher's vectors of them."""
+    """Batches of sentences and the teacher's vectors of them; each sentence is encoded once, and kept in memory."""
+    encoded: dict[int, list] = {}
 
-    def examples(number: int) -> Iterator[tuple[Row, Shard, int]]:
+    def examples(number: int) -> Iterator[tuple[Any, Shard, int]]:
         for shard in epoch(number):
-            for index, row in enumerate(reader.encode(shard.sentences)):
+            if shard.number not in encoded:
+                encoded[shard.number] = reader.encode(shard.sentences)
+            for index, row in enumerate(encoded[shard.number]):
                 if reader.words(row):
                     yield row, shard, index
 
-    def collate(part: list[tuple[Row, Shard, int]], rng: np.random.Generator) -> tuple[dict, ...]:
-        rows = [row for row, *_ in part]
+    def collate(part: list[tuple[Any, Shard, int]], rng: np.random.Generator) -> tuple[dict, ...]:
+        rows: list[Any] = [row for row, *_ in part]
         inputs, more, weights = reader.batch(rows)
         counts = [reader.words(row) for row in rows]
-        texts, words = [], np.zeros((len(rows), max(counts), len(vectors.levels), vectors.width), np.float32)
+        most = inputs.get("marks", inputs["mask"]).shape[1]
+        texts, words = [], np.zeros((len(rows), most, len(vectors.levels), vectors.width), np.float32)
         for index, ((_, shard, number), own) in enumerate(zip(part, counts, strict=True)):
             of_words, begins, of_texts = vectors.of_shard(shard)
             count = min(own, begins[number + 1] - begins[number])  # each may have cut words off
@@ -555,7 +587,8 @@ def _with_masked_pairs(
 ) -> tuple[Data, pipeline.Data]:
     """The batches of a distillation, each with as many masked pairs of segments of the same text."""
     held, read = text
-    features = _features_of(bundle, options.max_length)
+    length = min(options.max_length, bundle.config["max_positions"])
+    features = of_kind(replace(bundle, max_length=length, reads=Reads()).features, WordPieceFeatures)
     masking = Masking(features.wordpiece, whole_words=True)
     follows = "next_sentence" in options.learn
     segments = segment_pairs if follows else single_segments

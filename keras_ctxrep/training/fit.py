@@ -81,7 +81,7 @@ def compile(
             loss=losses,
             loss_weights={name: 0.5 if name in directions else 1.0 for name in names},
             weighted_metrics=metrics if optimizer is None and metrics else None,
-            jit_compile=not TENSORFLOW,  # XLA compiles again for each length; under JAX these are few
+            jit_compile=NAME == "jax",  # others compile again for each length, of which JAX is given few
         )
     if several and len(names) > 1 and of_model(model).num_replicas_in_sync == 1:
         # several losses have metrics of their own, made by their first call: in a step, that would be traced twice

@@ -1,9 +1,10 @@
-"""Training under JAX, in processes that cannot import TensorFlow: the numbers of TensorFlow, and the same commands."""
+"""Training under JAX and PyTorch: the numbers of TensorFlow; the same commands, where TensorFlow cannot be imported."""
 
 import importlib.util
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import keras
@@ -28,20 +29,20 @@ class NotThere(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, NotThere())
 """
-needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed: pip install jax")
+BACKENDS = [
+    pytest.param(name, marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name} here"))
+    for name in ("jax", "torch")
+]
+needs_jax = BACKENDS[0].marks
 
 
-def under_jax(script, *arguments, devices=1, **environment):
-    """What a script prints, in a process with JAX on some CPU devices and without TensorFlow."""
+def under(name, script, *arguments, devices=1, **environment):
+    """What a script prints, in a process with a backend on the CPU and, under JAX, without TensorFlow."""
     flags = f"--xla_backend_optimization_level=0 --xla_force_host_platform_device_count={devices}"
-    given = {
-        "KERAS_BACKEND": "jax",
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": flags,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
+    given = {"KERAS_BACKEND": name, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(sys.path)}
+    hidden = WITHOUT_TENSORFLOW if name == "jax" else "import sys\n"  # PyTorch looks for it
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TENSORFLOW + script, *map(str, arguments)],
+        [sys.executable, "-c", hidden + script, *map(str, arguments)],
         env=os.environ | given | environment,
         capture_output=True,
         text=True,
@@ -55,33 +56,38 @@ RUN_REPLICAS = f"import runpy; runpy.run_path({str(REPLICAS)!r}, run_name='__mai
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Of replicas.py: under TensorFlow, and from the same weights under JAX on one device and on two."""
+    """A function from a backend and a strategy to what replicas.py gives, each from the same weights."""
     folder = tmp_path_factory.mktemp("backends")
-    paths = {name: folder / f"{name}.npz" for name in ("tensorflow", "one", "mirrored")}
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    kinds = [*dict.fromkeys((*SAME, *SHARED))]
-    subprocess.run([sys.executable, REPLICAS, "one", paths["tensorflow"], *kinds], env=environment, check=True)
-    start = {"START_WEIGHTS": str(paths["tensorflow"])}
-    under_jax(RUN_REPLICAS, "one", paths["one"], *kinds, **start)
-    under_jax(RUN_REPLICAS, "mirrored", paths["mirrored"], *SHARED, devices=2, **start)
-    return {name: tiny.arrays_of(path) for name, path in paths.items()}
+
+    @cache
+    def result(name, strategy="one"):
+        path, kinds = folder / f"{name}-{strategy}.npz", SAME if name == "torch" else (*SAME, "sampled_streams")
+        if name == "tensorflow":
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+            subprocess.run([sys.executable, REPLICAS, strategy, path, *kinds], env=environment, check=True)
+        else:
+            start, several = result("tensorflow"), strategy == "mirrored"
+            kinds = SHARED if several else kinds
+            under(name, RUN_REPLICAS, strategy, path, *kinds, devices=1 + several, START_WEIGHTS=str(start))
+        return path
+
+    return lambda *of: tiny.arrays_of(result(*of))
 
 
-@needs_jax
-@pytest.mark.slow  # three processes, some trainings in each
+@pytest.mark.slow  # processes with some trainings in each
 @pytest.mark.parametrize("kind", SAME)
-def test_the_loss_falls_as_under_tensorflow(kind, trained):
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_loss_falls_as_under_tensorflow(name, kind, trained):
     """In each of 50 steps in float32."""
-    ours, theirs = (trained[name][f"{kind}/loss"] for name in ("one", "tensorflow"))
+    ours, theirs = (trained(of)[f"{kind}/loss"] for of in (name, "tensorflow"))
     assert len(ours) == len(theirs) >= 49
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
-@needs_jax
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=needs_jax) for kind in SHARED])
 def test_two_devices_train_as_one(kind, trained):
-    one, two = trained["one"], trained["mirrored"]
+    one, two = trained("jax"), trained("jax", "mirrored")
     assert (one["replicas"], two["replicas"]) == (1, 2)
     for what in ("loss", "weights"):
         np.testing.assert_allclose(two[f"{kind}/{what}"], one[f"{kind}/{what}"], atol=2e-5)
@@ -115,13 +121,14 @@ model, bundle = saving.load("tuned")
 inputs = bundle.features(["the good day", "a bad one"])
 weights = {str(number): weight for number, weight in enumerate(model.get_weights())}
 np.savez("tuned.npz", logits=model.predict_on_batch(inputs)["logits"], **weights)
-assert keras.backend.backend() == "jax" and "tensorflow" not in sys.modules
+if keras.backend.backend() == "jax":
+    assert "tensorflow" not in sys.modules
 """
 
 
-@needs_jax
 @pytest.mark.slow  # a process that pretrains, distils, fine-tunes and scores
-def test_the_commands_run_without_tensorflow(tmp_path):
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_commands_run(name, tmp_path):
     """What they write is read, and exported, under TensorFlow, with the same weights."""
     words = np.random.default_rng(0).choice(["the", "good", "bad", "day", "a", "one"], (120, 6))
     lines = [" ".join(row) for row in words]
@@ -130,7 +137,7 @@ def test_the_commands_run_without_tensorflow(tmp_path):
     (tmp_path / "held.txt").write_text("\n\n".join(documents[20:]), encoding="utf-8")
     rows = [f"{line}\t{'yes' if 'good' in line else 'no'}" for line in lines[:40]]
     (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows]), encoding="utf-8")
-    printed = under_jax("import os; os.chdir(sys.argv[1])" + COMMANDS, tmp_path)
+    printed = under(name, "import os; os.chdir(sys.argv[1])" + COMMANDS, tmp_path)
     assert "accuracy" in printed and "perplexity" in printed
     model, bundle = saving.load(tmp_path / "tuned")
     found = tiny.arrays_of(tmp_path / "tuned.npz")
@@ -171,19 +178,19 @@ for options, message in (({"microbatches": 2}, "microbatches=2"), ({"tensorboard
     try:
         pretrain("bert", ["text.txt"], "refused", **shared, **options)
     except ValueError as error:
-        assert message in str(error) and "backend jax" in str(error), error
+        assert message in str(error) and f"backend {keras.backend.backend()}" in str(error), error
     else:
         raise AssertionError(options)
 """
 
 
-@needs_jax
 @pytest.mark.slow
-def test_an_interrupted_run_resumes_exactly(tmp_path):
-    """With dropout, and with evaluations between the steps; and what JAX cannot do is refused by name."""
+@pytest.mark.parametrize("name", BACKENDS)
+def test_an_interrupted_run_resumes_exactly(name, tmp_path):
+    """With dropout, and with evaluations between the steps; and what cannot be is refused by name."""
     (tmp_path / "text.txt").write_text("a good day\nthe bad one\n\n" * 40, encoding="utf-8")
     (tmp_path / "held.txt").write_text("a bad day\nthe good one\n\n" * 5, encoding="utf-8")
-    assert "stopped" in under_jax("import os; os.chdir(sys.argv[1])" + RESUMED, tmp_path)
+    assert "stopped" in under(name, "import os; os.chdir(sys.argv[1])" + RESUMED, tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------- in this process
