@@ -77,6 +77,9 @@ BENCHMARKS = {
     "answers": Benchmark(
         "answers.py similar --data {data} --out {out}", full=None, needs=("data",), why="trains, and measures nothing"
     ),
+    "backends": Benchmark(
+        "backends.py", "--rounds 1 --steps 2 --layers 2 --backends tensorflow", peers="--torch {peers}"
+    ),
     "bert": Benchmark(
         "bert.py",
         "--size bert_2_64_2 --curve-size bert_2_64_2 --loss-curve 10 --rounds 1 "
