@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from functools import partial
 
 import bert
 
@@ -44,7 +45,7 @@ def work(case: str, steps: int, layers: int) -> dict:
         model, features = heads.classify(models.encoder(config), classes=2), WordPieceFeatures(WordPiece(vocab), 64)
         examples = features.encode(texts)
 
-        def collate(part, rng):
+        def batch_of(part):
             inputs = features.collate(part)
             return {name: inputs[name] for name in model.input}, {"logits": np.zeros(len(part), np.int32)}
     else:
@@ -53,16 +54,14 @@ def work(case: str, steps: int, layers: int) -> dict:
         model = elmo.language_model(config, len(vocabulary.vocab))
         features = WordFeatures(vocabulary.vocab, 64)
         examples = [Row(text) for text in texts]
-
-        def collate(part, rng):
-            return language_model_batch(features, vocabulary, part)
+        batch_of = partial(language_model_batch, features, vocabulary)
 
     ends: list[float] = []
     count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: ends.append(time.perf_counter()))
     sizes: list[int] = []
 
     def counted(part, rng):
-        batch = collate(part, rng)
+        batch = batch_of(part)
         sizes.append(int(batch[0]["mask"].sum()))
         return batch
 

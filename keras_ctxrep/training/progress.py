@@ -299,7 +299,7 @@ class Progress(keras.callbacks.Callback):
         """Ends the bar, and draws what an interrupt or an error has left undrawn."""
         self._bar.close()
         if sizes := getattr(self.trained, "sizes", 0):
-            print(f"compiled for {sizes} sizes of batches", file=sys.stderr, flush=True)
+            print(f"sizes of batches that were compiled: {sizes}", file=sys.stderr, flush=True)
         with suppress(OSError):  # the disk may be full, which is then the error that is raised
             self.draw()
 
