@@ -18,6 +18,7 @@ import sys
 import time
 from collections import defaultdict
 from functools import partial
+from typing import Any
 
 import bert
 
@@ -45,9 +46,11 @@ def work(case: str, steps: int, layers: int) -> dict:
         model, features = heads.classify(models.encoder(config), classes=2), WordPieceFeatures(WordPiece(vocab), 64)
         examples = features.encode(texts)
 
-        def batch_of(part):
+        def labelled(part):
             inputs = features.collate(part)
             return {name: inputs[name] for name in model.input}, {"logits": np.zeros(len(part), np.int32)}
+
+        batch_of: Any = labelled
     else:
         vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *words])
         config = elmo.Config(512, 128, layers=layers - 1, words=len(vocabulary.vocab))

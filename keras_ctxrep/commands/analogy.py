@@ -19,6 +19,8 @@ class Analogy(Command[list[tuple[str, float]]]):
     Returns: words and the cosines of their vectors.
     """
 
+    tensorflow = False  # a table is read without it
+
     folder: AnyPath = argument("published  a model folder of static word vectors")
     a: str = argument("A  the word to start from, king")
     b: str = argument("B  taken from it, man")

@@ -26,6 +26,8 @@ class Neighbours(Command[list | dict]):
     Returns: in context those of `plots.words.neighbours`; of static vectors each word with its neighbours.
     """
 
+    tensorflow = "word"  # of static vectors a table is read without it
+
     folder: AnyPath = argument(f"published  {FOLDER}")
     words: Sequence | None = argument("[WORD ...]  static vectors: words, compared with the whole vocabulary")
     word: str | None = argument("[--word WORD]  the word in context")

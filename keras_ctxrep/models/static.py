@@ -12,6 +12,7 @@ from keras_ctxrep import checks
 from keras_ctxrep.checks import Fraction, Range, RowCount, Size, check_config
 from keras_ctxrep.layers import Dropout, Embedding, MaskedPooling, SubwordEmbedding, WindowMean, ZeroPadding
 from keras_ctxrep.models.model import Model
+from keras_ctxrep.text.retrieval import mean_rows
 
 __all__ = ["TRAINERS", "Config", "Trainer", "cbow", "encoder", "skipgram", "vectors_of"]
 
@@ -105,15 +106,7 @@ def vectors_of(model: keras.Model, ids: np.ndarray) -> np.ndarray:
     >>> vectors_of(encoder(Config(words=3, width=8)), np.array([2, 3])).shape
     (2, 8)
     """
-    table = ops.convert_to_numpy(model.get_layer("word_embedding").embeddings)
-    if ids.ndim == 1:
-        return table[ids]
-    vectors = np.zeros((len(ids), table.shape[1]), np.float32)
-    for begin in range(0, len(ids), 4096):
-        part = ids[begin : begin + 4096]
-        real = (part > 0)[..., None]
-        vectors[begin : begin + 4096] = (table[part] * real).sum(1) / np.maximum(real.sum(1), 1)
-    return vectors
+    return mean_rows(ops.convert_to_numpy(model.get_layer("word_embedding").embeddings), ids)
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

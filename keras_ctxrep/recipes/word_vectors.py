@@ -3,16 +3,20 @@
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
-from keras_ctxrep import saving, zoo
+from keras_ctxrep import zoo
 from keras_ctxrep.checks import of_kind
-from keras_ctxrep.models import static
+from keras_ctxrep.inference.silence import start_backend
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.artifacts import check_finite
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import lines
 from keras_ctxrep.text.features import StaticFeatures
-from keras_ctxrep.text.retrieval import unit
+from keras_ctxrep.text.retrieval import mean_rows, unit
 from keras_ctxrep.text.scores import pearson, spearman
 from keras_ctxrep.text.search import nearest
 
@@ -38,10 +42,12 @@ class WordTable:
     """
 
     def __init__(self, folder: str | Path):
-        self._model, bundle = saving.load(zoo.find(folder))
+        path = Path(zoo.find(folder))
+        bundle = bundles.load(path)
         error = f"{folder}: it has no vectors of words; take a table of words, such as glove_50/6b of the package"
         self._folder, self._features = folder, of_kind(bundle.features, StaticFeatures, error)
         self.words = bundle.vocab[1:]
+        self._table = _table(path, bundle)
         self._numbers = {word: number for number, word in enumerate(self.words)}
         self._units = self.vectors(self.words)
 
@@ -150,7 +156,7 @@ class WordTable:
         """The vectors of words as the model has them, float32 (N, D); zero of a word that has none."""
         ids = self._features.ids(words)
         known = (ids if ids.ndim == 1 else ids[:, 0]) > 1  # 1 is <UNK>
-        return static.vectors_of(self._model, ids) * known[:, None]
+        return mean_rows(self._table, ids) * known[:, None]
 
     @cached_property
     def _vectors(self) -> np.ndarray:
@@ -178,6 +184,25 @@ class WordTable:
         (rows,), (scores,) = nearest(query, self._units, k + len(left_out))
         ranked = zip(rows.tolist(), scores.tolist(), strict=True)
         return [(self.words[row], score) for row, score in ranked if row not in left_out][:k]
+
+
+def _table(folder: Path, bundle: Bundle) -> np.ndarray:
+    """The table of static vectors in a model folder, float32 (R, D), read without Keras where the file has it alone."""
+    path, sizes = folder / bundles.WEIGHTS, [bundle.config.get(name, 0) for name in ("words", "buckets", "width")]
+    if bundle.encodes and find_spec("h5py") is not None and path.is_file():
+        import h5py
+
+        with h5py.File(path) as file:
+            found = file.get("layers/embedding/vars/0")
+            own = isinstance(found, h5py.Dataset) and found.file == file and not (found.external or found.is_virtual)
+            if own and all(type(size) is int for size in sizes) and found.shape == (sum(sizes[:2]) + 1, sizes[2]):
+                table = found[()].astype(np.float32)
+                check_finite(path, [("embedding", table)])
+                return table
+    start_backend()
+    from keras_ctxrep import saving
+
+    return saving.load(folder).model.get_layer("word_embedding").get_weights()[0]
 
 
 def sectioned(path: str | Path, counts: Sequence[int], rule: str, section: str = "") -> Iterator[tuple[str, list[str]]]:

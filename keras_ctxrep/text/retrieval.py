@@ -10,6 +10,26 @@ __all__ = ["average_precision", "ndcg", "ranked", "recall", "reciprocal_rank", "
 TOGETHER = 1 << 24  # similarities that are computed at once: 64 MB
 
 
+def mean_rows(table: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Rows of a table, or where several are of one vector their means, float32 (N, D).
+
+    Args:
+        table: (R, D), whose row 0 is for none.
+        ids: int32 (N,), or (N, G), padded with 0.
+
+    >>> mean_rows(np.array([[0.0], [2.0], [4.0]]), np.array([[1, 2], [2, 0]])).tolist()
+    [[3.0], [4.0]]
+    """
+    if ids.ndim == 1:
+        return table[ids]
+    vectors = np.zeros((len(ids), table.shape[1]), np.float32)
+    for begin in range(0, len(ids), 4096):
+        part = ids[begin : begin + 4096]
+        real = (part > 0)[..., None]
+        vectors[begin : begin + 4096] = (table[part] * real).sum(1) / np.maximum(real.sum(1), 1)
+    return vectors
+
+
 def unit(vectors: Any, kind: str | None = None) -> np.ndarray:
     """Vectors scaled to length 1, float32 (N, D); those of length 0 stay 0.
 

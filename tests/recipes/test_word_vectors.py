@@ -1,7 +1,10 @@
 """Neighbours, analogies and similarities of static word vectors, against loops over the words."""
 
 import json
+import subprocess
+import sys
 
+import h5py
 import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
@@ -10,6 +13,7 @@ from keras_ctxrep import recipes
 from keras_ctxrep.cli.main import main
 from keras_ctxrep.recipes import word_vectors
 from keras_ctxrep.recipes.word_vectors import WordTable
+from tests import tiny
 
 WORDS = [f"w{number}" for number in range(30)]
 
@@ -148,3 +152,27 @@ def test_errors(folder, models, tmp_path, capsys):
         with pytest.raises(SystemExit):
             main(argv)
         assert message in capsys.readouterr().err
+
+
+def test_a_table_is_read_without_keras():
+    """Of the shipped words, and they are those of the model."""
+    script = """
+import sys
+from keras_ctxrep.recipes.word_vectors import WordTable
+table = WordTable("glove_50/6b")
+print(table.analogy("king", "man", "woman", 1)[0][0], len({"tensorflow", "keras", "jax"} & {*sys.modules}))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["queen", "0"]
+
+
+def test_a_table_that_is_a_link_to_another_file_is_not_followed(tmp_path):
+    folder = tiny.save(tmp_path / "table", tiny.bundle("embed", "static"))
+    other = tmp_path / "other.h5"
+    with h5py.File(other, "w") as file:
+        file["table"] = np.ones((6, 8), np.float32)
+    with h5py.File(folder / "model.weights.h5", "a") as file:
+        del file["layers/embedding/vars/0"]
+        file["layers/embedding/vars/0"] = h5py.ExternalLink(str(other), "table")
+    with pytest.raises(ValueError, match="weights"):
+        WordTable(folder)
