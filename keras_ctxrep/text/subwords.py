@@ -452,8 +452,9 @@ Piece(id=7, start=4, end=5, word=2)]
         return [f"##{text}" if text[:1].isalnum() else re.sub("^ (?=.)", "", text, flags=re.DOTALL) for text in texts]
 
     def bytes_of(self, id: int) -> bytes:
-        """The bytes that a piece of a byte-level BPE stands for."""
-        return bytes(map(BYTES.__getitem__, self.vocab[id]))
+        """The bytes that a piece of a byte-level BPE stands for; an added token with other letters is text itself."""
+        piece = self.vocab[id]
+        return bytes(map(BYTES.__getitem__, piece)) if BYTES.keys() >= {*piece} else piece.encode()
 
     def encode(self, text: str) -> list[Piece]:
         """Pieces of one text, without those that mark it."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tokenizers import Regex, Tokenizer, normalizers
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 
 from keras_ctxrep.text.features import Reads, WordPieceFeatures
 from keras_ctxrep.text.scripts import rule_of_pieces, split_words
@@ -319,3 +319,14 @@ def test_a_text_of_one_token_has_words():
     """Of a language model whose rows have no marks; of an empty text a mark is read."""
     made = golden_text.bundles()["gpt2_embed"]
     assert [len(row) for row in made.features.encode(["", "a"])] == [1, 1] and made.empty_length == 0
+
+
+@pytest.mark.parametrize("added", ["<end>", "new line", "a€", "é"])
+def test_the_bytes_of_added_tokens(added):
+    """Text of tokens that a byte-level BPE has beside its pieces, as the decoder of `tokenizers` gives it."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bpe = Subwords("bpe", (*letters, "<s>", added), added=(Added(256), Added(257)))
+    tokenizer = SubwordTokenizer(bpe, SpecialTokens(*["<s>"] * 5))
+    ids = [64, 257, 65]
+    decoded = b"".join(tokenizer.bytes_of(number) for number in ids).decode(errors="replace")
+    assert decoded == decoders.ByteLevel().decode([tokenizer.vocab[number] for number in ids])
