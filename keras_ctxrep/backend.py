@@ -241,7 +241,7 @@ def sync(model: keras.Model) -> None:
 
 def taken(model: keras.Model) -> int:
     """The training steps that a model has taken, to the last one, whether a callback has been told of it or not."""
-    return int(model.optimizer.iterations.numpy()) if TENSORFLOW else getattr(model, "steps_taken", 0)
+    return getattr(model, "steps_taken", 0) if NAME == "jax" else int(model.optimizer.iterations.numpy())
 
 
 def compiled(

@@ -171,6 +171,8 @@ def _check(model: keras.Model, options: Fit, validates_itself: bool) -> None:
     if several_workers(of_model(model)) and options.minutes:
         raise ValueError(f"minutes={options.minutes}: several workers would end at different steps; give steps")
     parts = options.microbatches
+    if NAME == "jax" and not isinstance(model, Model):  # in which a callback cannot set the learning rate
+        raise ValueError("under JAX build the model as keras_ctxrep.models.model.Model(inputs, outputs)")
     if parts > 1 and not TENSORFLOW:
         raise ValueError(f"microbatches={parts}: of TensorFlow, not of the backend {NAME}; give smaller batches")
     if parts > 1 and not isinstance(model, Model):

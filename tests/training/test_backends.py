@@ -13,6 +13,7 @@ import pytest
 
 from keras_ctxrep import backend, saving
 from keras_ctxrep.text import lengths
+from keras_ctxrep.training import fit
 from tests import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -247,3 +248,11 @@ def test_the_strategies_of_another_backend(monkeypatch):
     with pytest.raises(ValueError, match="one device here"):
         backend.devices("mirrored")
     assert keras.distribution.distribution() is None
+
+
+def test_under_jax_a_model_of_the_package_is_needed(monkeypatch):
+    monkeypatch.setattr(fit, "NAME", "jax")
+    x = keras.Input((2,))
+    model = keras.Model(x, {"logits": keras.layers.Dense(2)(x)})
+    with pytest.raises(ValueError, match=r"keras_ctxrep\.models\.model\.Model"):
+        fit.fit(model, lambda start: None, steps=1)
