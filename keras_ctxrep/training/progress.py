@@ -231,7 +231,8 @@ class Progress(keras.callbacks.Callback):
         """Takes the numbers of tokens and of positions out of the logs of a step, and its time."""
         now, tokens, size = time.monotonic(), float(logs.pop("tokens", 0)), logs.pop("positions", None)
         if self._batch_end is not None:  # the first step is traced, and does not count
-            self._tokens += tokens * of_model(self.trained).num_replicas_in_sync
+            replicas = of_model(self.trained).num_replicas_in_sync if TENSORFLOW else 1  # JAX counts all at once
+            self._tokens += tokens * replicas
             self._token_seconds += now - self._batch_end
             if size is None or size in self._sizes:
                 self._step_seconds.append((now - self._batch_end) / (size or 1))
