@@ -33,12 +33,12 @@ class Command(Options, Generic[R]):
         configurable: whether it takes --config.
         tensorflow: whether TensorFlow is imported at once, without the lines that it prints; or the argument with which
             it is, if that is given and no .tflite file, and `engine`, if there is that option, is "keras".
-        any_backend: whether it runs under the backend that KERAS_BACKEND names, instead of TensorFlow.
+        any_backend: whether it runs under the backend that KERAS_BACKEND names; if not, under TensorFlow.
     """
 
     configurable: ClassVar[bool] = False
     tensorflow: ClassVar[bool | str] = True
-    any_backend: ClassVar[bool] = False
+    any_backend: ClassVar[bool] = True
 
     @classmethod
     def description(cls) -> str:

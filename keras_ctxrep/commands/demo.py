@@ -22,6 +22,8 @@ class Demo(Command[dict]):
     Returns: the figures of the report, as in `demo.run.run`.
     """
 
+    any_backend = False
+
     corpus: Sequence | None = argument("""[--corpus FILE ...]  distil on your own text, one sentence a line, an empty
         line between documents""")
     out: AnyPath = argument("[--out FOLDER]  for the models and report.html; its contents are replaced", "demo")

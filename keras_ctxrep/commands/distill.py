@@ -110,6 +110,8 @@ class DistillStatic(LearnsFromText, StaticDistillation):
             the finished model of another run and `overwrite` is not set.
     """
 
+    any_backend = False
+
     teacher: AnyPath = argument(f"published  {TEACHER}")
     corpus: Any = argument(CORPUS)
     out: AnyPath = argument(OUT)

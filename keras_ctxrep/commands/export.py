@@ -23,6 +23,8 @@ class Export(Command):
         ValueError: as in `keras_ctxrep_export.saved_model.export`, or what was checked has changed.
     """
 
+    any_backend = False
+
     folder: AnyPath | None = argument(f"""[FOLDER] published  {FOLDER}: a task model or an encoder; of a pretraining
         model the encoder is exported""")
     out: AnyPath | None = argument("[--out BASE/NAME]  where TF Serving looks for versions")

@@ -28,7 +28,7 @@ options of a family.
 class LearnsFromText(Command[list[dict]]):
     """What the commands share that learn from text: the length of a run unless it is given, and what is printed."""
 
-    any_backend = configurable = True
+    configurable = True
     out: str | Path
 
     @classmethod
@@ -109,6 +109,8 @@ class PretrainStatic(LearnsFromText, StaticPretraining):
         ValueError: too few words, a batch size that does not fit, an argument out of range, or `out` has the finished
             model of another run and `overwrite` is not set.
     """
+
+    any_backend = False
 
     corpus: Any = argument(CORPUS)
     out: AnyPath = argument(OUT)

@@ -42,8 +42,6 @@ class Score(Scoring, Command[Any]):
         ValueError: the data is malformed or does not fit the model's task.
     """
 
-    any_backend = True
-
     folder: Any = argument(f"published  {FOLDER}; of a task model also a SavedModel folder or a .tflite file")
     data: Any = argument("[--data FILE]  labelled examples, or text for a language model")
     batch_size: int = in_python(32)

@@ -66,6 +66,8 @@ class Tflite(options.Tflite, Command[Quantized]):
         ValueError: neither `out` nor `web`, or as in `quantize.convert`, `quantize.build` and `page.write_page`.
     """
 
+    any_backend = False
+
     folder: AnyPath = argument(f"published  {FOLDER}; for a page alone also a FILE.tflite")
     out: AnyPath | None = argument("[--out FILE.tflite] writes  the file to write")
     lengths: Sequence | None = argument(parse=_lengths)(f"""[--lengths N,N,...]  input lengths, in tokens; a text

@@ -40,7 +40,7 @@ def _tasks() -> tuple[str, ...]:
 class Finetunes(Command[list]):
     """What `train` and `distill` share."""
 
-    any_backend = configurable = True
+    configurable = True
     data: Any
     dev: Any
     out: str | Path

@@ -533,3 +533,12 @@ def test_sentences_are_scored_without_the_options_of_tasks(flag, tmp_path, capsy
     with pytest.raises(SystemExit) as stop:
         main.main(["score", str(tmp_path), "--data", __file__, "--lm", *flag.split()])
     assert stop.value.code == 2 and f"leave out {flag.split()[0]} with --lm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "expected"), [("score x --data x", "jax"), ("export x --out y", "tensorflow")])
+def test_the_backend_that_the_environment_names(command, expected, monkeypatch, capsys):
+    """It is that of a command, unless what the command does is TensorFlow's."""
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    assert main.main(command.split()) == 1
+    assert os.environ["KERAS_BACKEND"] == expected
+    assert "no such f" in capsys.readouterr().err

@@ -116,6 +116,9 @@ ctxrep(f"train {files} --encoder elmo --out frozen")
 ctxrep(f"train {files} --encoder student --out tuned")
 print(ctxrep("score tuned --data train.tsv"))
 print(ctxrep("score elmo --data held.txt"))
+assert ctxrep("predict tuned --input held.txt").count("label") > 10
+ctxrep("embed student --input held.txt --out vectors.npz")
+assert "%" in ctxrep("fill bert the[MASK]")
 import keras
 from keras_ctxrep import saving
 model, bundle = saving.load("tuned")
