@@ -45,6 +45,7 @@ REASONS = {
     ("docs/tutorials/demo.md", "ctxrep demo"): "takes minutes; tests/demo/test_run.py runs it on less",
     ("docs/how-to/install.md", "pip install"): "needs a package index",
     ("docs/how-to/install.md", "make demo"): "is what runs this test, and the demo has a test of its own",
+    ("docs/how-to/backends.md", "pip install"): "needs a package index",
     ("docs/how-to/mediapipe.md", "python -m venv"): "needs a package index",
     ("docs/how-to/mediapipe.md", "from mediapipe"): "MediaPipe and TensorFlow need different versions of a package",
     ("docs/how-to/scaling.md", "export TF_CONFIG"): "needs four machines; tests/test_strategy.py has two processes",
