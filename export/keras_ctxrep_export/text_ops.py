@@ -404,7 +404,8 @@ class PieceOps(tf.Module):
         segments: Any = tf.zeros_like(rows)
         if second is not None:
             added: Any = tf.concat([second, sep], 1)
-            rows, segments = tf.concat([rows, added], 1), tf.concat([segments, tf.ones_like(added)], 1)
+            of_pair = tf.ones_like(added) if self.separators == 1 else tf.zeros_like(added)
+            rows, segments = tf.concat([rows, added], 1), tf.concat([segments, of_pair], 1)
         mask = tf.ones_like(rows)
         return {"token_ids": padded(rows, self.pieces.pad), "segment_ids": padded(segments), "mask": padded(mask)}
 

@@ -649,7 +649,8 @@ class WordPieceFeatures(Features):
         token_ids = np.full(mask.shape, self.wordpiece.pad, np.int32)
         token_ids[real] = [*chain.from_iterable(row.tokens for row in rows)]
         firsts = np.array([row.first for row in rows], np.int32).reshape(-1, 1)
-        segment_ids = np.where(np.arange(mask.shape[1]) >= firsts, mask, 0)
+        of_pair = np.arange(mask.shape[1]) >= firsts if self._separators == 1 else False  # RoBERTa's have one segment
+        segment_ids = np.where(of_pair, mask, 0)
         for index, row in enumerate(rows if self.indicate else ()):
             for begin, end in row.marks or ():
                 segment_ids[index, begin:end] = 1

@@ -202,6 +202,7 @@ def test_single_texts_and_pairs(name):
     expected = [tokenizer.cls, *ids[0], tokenizer.sep, tokenizer.sep, *ids[1], tokenizer.sep]
     if len(expected) <= 24:
         assert two["token_ids"][0, : len(expected)].tolist() == expected
+    assert not two["segment_ids"].any()  # as of RoBERTa's tokenizers, which mark a pair by two </s>
     row = made.encode(texts, pairs, offsets=True)[0]
     assert row.tokens == two["token_ids"][0, : len(row)].tolist() and len(row.offsets) == len(row)
     assert texts[0][row.offsets[2][0] : row.offsets[2][1]] == texts[0][slice(*row.offsets[2])]

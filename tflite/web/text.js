@@ -447,7 +447,7 @@ export class WordPieces {
   inputs(row) {
     const inputs = {
       token_ids: row.tokens,
-      segment_ids: row.tokens.map((_, i) => Number(i >= row.first)),
+      segment_ids: row.tokens.map((_, i) => Number(this.separators === 1 && i >= row.first)),
       mask: row.tokens.map(() => 1),
     };
     if (!this.starts) return inputs;

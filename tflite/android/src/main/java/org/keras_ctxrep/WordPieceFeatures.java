@@ -193,7 +193,7 @@ final class WordPieceFeatures extends Features {
         int[] ids = Arrays.copyOf(row.ids, length);
         Arrays.fill(ids, row.size, length, tokenizer.pad);
         int[] segments = new int[length];
-        Arrays.fill(segments, Math.min(row.first, row.size), row.size, 1);
+        Arrays.fill(segments, Math.min(row.first, row.size), row.size, tokenizer.separators == 1 ? 1 : 0);
         if (indicate && row.marks != null) {
             for (int[] span : row.marks) {
                 Arrays.fill(segments, span[0], span[1], 1);
