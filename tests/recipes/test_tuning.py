@@ -162,8 +162,8 @@ def computed(monkeypatch):
     """The number of rows in each batch that the frozen part computes."""
     runner, rows = frozen.runner, []
 
-    def counting(model):
-        run = runner(model)
+    def counting(model, **options):
+        run = runner(model, **options)
         return lambda inputs: rows.append(len(inputs["mask"])) or run(inputs)
 
     monkeypatch.setattr(frozen, "runner", counting)
