@@ -441,7 +441,9 @@ class SubwordTokenOps(PieceOps):
         self.before, self.room, self.indicate = 0, prepared.max_length, False
         self.tokenizer = SubwordOps(bundle.subwords)
 
-    def __call__(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+    def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]  of no pairs
+        self, text: tf.Tensor, marks: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
         if marks is None and not self.starts:
             return self.plain(text)
         inputs = self.tagging(text, marks).inputs
@@ -473,7 +475,7 @@ class SubwordTokenOps(PieceOps):
         ragged: Any = tf.RaggedTensor
         return tf.concat([rows, ragged.from_row_lengths(tf.fill([tf.reduce_sum(empty)], value), empty)], 1)
 
-    def _rows(self, first: Any, second: None = None) -> dict[str, tf.Tensor]:
+    def _rows(self, first: Any, second: tf.RaggedTensor | None = None) -> dict[str, tf.Tensor]:
         rows = self._filled(first, self.end)
         return {"token_ids": padded(rows), "mask": padded(tf.ones_like(rows))}
 

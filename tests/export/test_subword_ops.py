@@ -150,7 +150,7 @@ def of_language_model(task="classify", max_length=40):
         vocabulary_size=len(subwords.pieces),
     )
     fields = {"vocab": subwords.pieces, "tokenizer": subwords.to_json()}
-    special = SpecialTokens(*["</s>"] * 5)
+    special = SpecialTokens("</s>", "</s>", "</s>", "</s>", "</s>")
     return Bundle("lm", task, asdict(config), max_length, ("no", "yes"), **fields, special_tokens=special)
 
 
