@@ -215,7 +215,6 @@ def check_config(config: Any, kind: type, sizes: Collection[str] = ()) -> None:
         raise TypeError(f"config={config!r}: {remedy}")
 
 
-@cache
 def of_kind(value: object, kind: type[T], error: str | None = None) -> T:
     """A value that has to be of a class.
 
@@ -236,6 +235,7 @@ def of_kind(value: object, kind: type[T], error: str | None = None) -> T:
     return value
 
 
+@cache
 def annotations(kind: type) -> dict[str, Any]:
     """The annotations of a dataclass, with their metadata."""
     return get_type_hints(kind, include_extras=True)
