@@ -162,8 +162,6 @@ class Recipe(Protocol[P, K, R]):
 def keywords(kind: Callable[K, Any], **parts: type) -> Callable[[Callable[P, R]], Recipe[P, K, R]]:
     """Decorates a function with a parameter `options`, a dataclass `kind`: it takes the fields as keywords too.
 
-    If the function has a parameter `task_options`, it gets a dict of the other keywords there.
-
     Args:
         kind: class of the options.
         parts: parameters of the function that are dataclasses too, whose fields are keywords in the same way.
@@ -189,11 +187,8 @@ def keywords(kind: Callable[K, Any], **parts: type) -> Callable[[Callable[P, R]]
                 values = {name: given.pop(name) for name in [*given] if name in _fields(fields_of) and name not in own}
                 given[part] = replace(given[part], **values) if given.get(part) else fields_of(**values)
             values = {name: given.pop(name) for name in [*given] if name in entries and name not in own}
-            others = {name: given.pop(name) for name in [*given] if name not in own}
-            if others and "task_options" not in own:
-                raise unknown_option(function.__name__, next(iter(others)), entries)
-            if others:
-                given["task_options"] = dict(given.get("task_options") or {}) | others
+            if unknown := [name for name in given if name not in own]:
+                raise unknown_option(function.__name__, unknown[0], entries)
             options: Any = given.get("options")
             given["options"] = kind(**values) if options is None else replace(options, **values)  # pyright: ignore
             return function(*args, **given)  # pyright: ignore[reportCallIssue]
