@@ -99,12 +99,7 @@ def finished(folder: str | Path, identity: str) -> bool:
         folder: the model folder.
         identity: of the run, as in `RunRecord`.
     """
-    try:
-        record = json.loads((Path(folder) / NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    written = (Path(folder) / bundles.NAME).exists() and not checkpoints.unfinished(folder)
-    return written and isinstance(record, dict) and record.get("identity") == identity
+    return _has_model(folder) and history_files.record(folder).get("identity") == identity
 
 
 def check_replaceable(folder: str | Path, identity: str, overwrite: bool) -> None:
@@ -118,13 +113,15 @@ def check_replaceable(folder: str | Path, identity: str, overwrite: bool) -> Non
     Raises:
         ValueError: it has one.
     """
-    folder = Path(folder)
-    has_model = (folder / bundles.NAME).exists() and not checkpoints.unfinished(folder)
-    if has_model and not overwrite and not finished(folder, identity):
+    if _has_model(folder) and not overwrite and not finished(folder, identity):
         raise ValueError(
             f"{folder}: has the finished model of another run; choose another folder, or replace it with --overwrite "
             "(overwrite=True)"
         )
+
+
+def _has_model(folder: str | Path) -> bool:
+    return (Path(folder) / bundles.NAME).exists() and not checkpoints.unfinished(folder)
 
 
 class Recorded(NamedTuple):
