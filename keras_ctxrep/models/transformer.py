@@ -66,6 +66,11 @@ class Config:
         if self.width % self.heads:
             raise ValueError(f"heads={self.heads} does not divide width={self.width}")
 
+    @property
+    def initializer(self) -> keras.initializers.Initializer:
+        """Of kernels and tables."""
+        return keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+
 
 _C = TypeVar("_C", bound=Config)
 
@@ -189,8 +194,8 @@ def token_embedding(config: Config, width: int) -> ReversibleEmbedding:
     >>> token_embedding(Config(vocabulary_size=9), 4).name
     'token_embedding'
     """
-    start = _start(config)
-    return ReversibleEmbedding(config.vocabulary_size, width, embeddings_initializer=start, name="token_embedding")
+    own = {"embeddings_initializer": config.initializer, "name": "token_embedding"}
+    return ReversibleEmbedding(config.vocabulary_size, width, **own)
 
 
 def normed(config: Config, x: Any) -> Any:
@@ -309,12 +314,8 @@ def pretrainer(config: Config, parts: Stacked, name: str, next_sentence: bool = 
     return Model(read, outputs, name=name)
 
 
-def _start(config: Config) -> keras.initializers.Initializer:
-    return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-
-
 def _dense(config: Config, units: int, name: str, activation=None, dtype=None) -> klayers.Dense:
-    return klayers.Dense(units, activation, kernel_initializer=_start(config), name=name, dtype=dtype)
+    return klayers.Dense(units, activation, kernel_initializer=config.initializer, name=name, dtype=dtype)
 
 
 def encoder_config(model: keras.Model, config: dict) -> dict:

@@ -42,10 +42,10 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.files import skipped_rows
 from keras_ctxrep.text.pairs import APART
-from keras_ctxrep.text.tokens import split_words
 from keras_ctxrep.text.unread import Unread
 from keras_ctxrep.training import fit
 from keras_ctxrep.training.frozen import FrozenOutputs
+from keras_ctxrep.training.pipeline import line_of, words_of
 from keras_ctxrep.training.progress import evaluation_bar
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import check_devices, choose, is_chief, lock_output, scope, several_workers
@@ -244,7 +244,7 @@ class Run:
                 survey.used.update(self.task.labels_of(example) or ())
                 survey.traits.update(self.task.traits(example))
                 if learns_words or self.encoder == CHARACTERS:
-                    units = _words if learns_words else _characters
+                    units = words_of if learns_words else line_of
                     for query in self.task.queries(example):  # a context of many questions counts once
                         survey.words.update(units(query.text))
                         survey.words.update(units(query.pair) if query.pair and query.pair != before else ())
@@ -405,14 +405,6 @@ def _family(encoder: str | Path) -> str:
 def _apart(task: Task) -> str:
     """The task network of a task for pairs whose texts are read apart."""
     return "bidaf" if task.reads.windows else "esim"
-
-
-def _words(text: str | Sequence[str]) -> Sequence[str]:
-    return split_words(text) if isinstance(text, str) else text
-
-
-def _characters(text: str | Sequence[str]) -> str:
-    return text if isinstance(text, str) else " ".join(text)
 
 
 def _show(data: Data | float) -> str:

@@ -20,6 +20,7 @@ from keras_ctxrep.models import static
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.options import StaticDistillation
 from keras_ctxrep.recipes import cards, corpora
+from keras_ctxrep.recipes.distilling import principal_axes
 from keras_ctxrep.recipes.encoder_distilling import HELD, SHARD, count_pieces, frequent_pieces, teacher_of_run
 from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.bundle import Bundle
@@ -59,7 +60,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Static
     for old in set(Path(out).glob("teacher-*")) - {cache}:  # of a run with other options
         shutil.rmtree(old)
     vectors = _teacher_vectors(source, sentences, options.max_length, cache)
-    axes = _axes(vectors, options.dims)
+    axes = principal_axes(vectors, options.dims)
     targets = unit(vectors.astype(np.float32) @ axes).astype(np.float16)
     model = saving.build(bundle)
     counts = count_pieces(of_kind(bundle.features, WordPieceFeatures).wordpiece, sentences)
@@ -123,20 +124,6 @@ def _teacher_vectors(teacher: ModelFolder, sentences: Sequence[str], max_length:
             shards.append(np.load(path, allow_pickle=False))
             bar.update(len(part))
     return np.concatenate(shards)
-
-
-def _axes(vectors: np.ndarray, dims: int) -> np.ndarray:
-    """The principal axes of vectors (S, D) that are not centred, float32 (D, dims), the first one of most variance.
-
-    >>> _axes(np.array([[0.0, 2.0], [0.0, 1.0], [0.1, 0.0]]), 1).round(1).tolist()
-    [[0.0], [1.0]]
-    """
-    moments = np.zeros((vectors.shape[1],) * 2)
-    for begin in range(0, len(vectors), SHARD):
-        part = vectors[begin : begin + SHARD].astype(np.float64)
-        moments += part.T @ part
-    axes = np.linalg.eigh(moments)[1][:, ::-1][:, :dims]
-    return (axes * np.where(axes.sum(0) < 0, -1, 1)).astype(np.float32)  # the sign of an axis is arbitrary
 
 
 def _first_table(

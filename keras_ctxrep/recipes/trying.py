@@ -35,15 +35,8 @@ MODELS = MappingProxyType(
 """What is asked for -> the published model that answers it."""
 
 FIELDS = MappingProxyType(
-    {
-        "fill": ("text",),
-        "names": ("text",),
-        "sentiment": ("text",),
-        "nearest": ("text", "sentences"),
-        "senses": ("word", "sentences"),
-        "answers": ("question", "context"),
-        "attention": ("text",),
-    }
+    dict.fromkeys(MODELS, ("text",))
+    | {"nearest": ("text", "sentences"), "senses": ("word", "sentences"), "answers": ("question", "context")}
 )
 """What is asked for -> the fields of a request; "sentences" is a list of texts, others are texts."""
 
