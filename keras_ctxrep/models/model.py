@@ -299,14 +299,9 @@ def _sum_of_parts(part, count):
         start = tf.constant(1)
     loop = start, dense, [arrays(g.values) for g in sparse], [arrays(g.indices) for g in sparse]
     _, dense, values, indices = tf.while_loop(lambda index, *_: index < count, body, loop, parallel_iterations=1)
-    dense, sparse = (
-        iter(dense),
-        iter(
-            tf.IndexedSlices(v.concat(), i.concat(), g.dense_shape)
-            for v, i, g in zip(values, indices, sparse, strict=True)
-        ),
-    )
-    return [g if g is None else next(sparse if isinstance(g, tf.IndexedSlices) else dense) for g in gradients]
+    parts = zip(values, indices, sparse, strict=True)
+    sums, slices = iter(dense), (tf.IndexedSlices(v.concat(), i.concat(), g.dense_shape) for v, i, g in parts)
+    return [g if g is None else next(slices if isinstance(g, tf.IndexedSlices) else sums) for g in gradients]
 
 
 def _all_finite_or_none(gradients):
@@ -320,20 +315,14 @@ def _all_finite_or_none(gradients):
     if tf.distribute.get_replica_context().num_replicas_in_sync == 1:
         return gradients
 
-    def values(gradient):
-        return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-    known = [g for g in gradients if g is not None]
-    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(values(g))) for g in known])
+    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients if g is not None]
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in values])
     overflows = _sum_over_replicas(tf.cast(~finite, "float32"))
     poison = tf.where(overflows > 0, float("nan"), 0.0)
 
-    def marked(gradient):
-        if isinstance(gradient, tf.IndexedSlices):
-            return tf.IndexedSlices(
-                gradient.values + tf.cast(poison, gradient.dtype), gradient.indices, gradient.dense_shape
-            )
-        return gradient + tf.cast(poison, gradient.dtype)
+    def marked(g):
+        by = tf.cast(poison, g.dtype)
+        return tf.IndexedSlices(g.values + by, g.indices, g.dense_shape) if isinstance(g, tf.IndexedSlices) else g + by
 
     return [g if g is None else marked(g) for g in gradients]
 

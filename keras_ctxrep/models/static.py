@@ -27,12 +27,10 @@ class Config:
 
     words: RowCount  # number of words, the first of them <UNK>; row 0 of the table is for no word. Or of word pieces
     width: Size  # width of a vector
-    buckets: Annotated[int, Range(0, 1 << 31)] = (
-        0  # rows after those of the words, for hashed character n-grams (2,000,000 in fastText); 0: no n-grams
-    )
-    min_n: Annotated[int, Range(1, 100)] = (
-        3  # characters of the shortest n-gram, "<" and ">" around the word among them (fastText)
-    )
+    # rows after those of the words, for hashed character n-grams (2,000,000 in fastText); 0: no n-grams
+    buckets: Annotated[int, Range(0, 1 << 31)] = 0
+    # characters of the shortest n-gram, "<" and ">" around the word among them (fastText)
+    min_n: Annotated[int, Range(1, 100)] = 3
     max_n: Annotated[int, Range(1, 100)] = 6  # characters of the longest n-gram (fastText)
     lowercase: bool = False  # words are looked up in lower case
     trainable: bool = True  # whether the table is trained
