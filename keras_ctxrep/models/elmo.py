@@ -139,9 +139,7 @@ def _cached_tokens(config: Config, ids, inputs: dict, cache: int):
     inputs["word_ids"] = keras.Input((None,), dtype="int32", name="word_ids")
     known, _ = SentenceMarkers(name="cached_markers")(inputs["word_ids"], mask=inputs["mask"])
     others = ids * ops.cast(ops.equal(known, 0), "int32")[:, :, None]  # 0, no word, where the table has the word
-    table = klayers.Embedding(
-        cache + 1, config.width, embeddings_initializer="zeros", trainable=False, name="token_cache"
-    )
+    table = klayers.Embedding(cache + 1, config.width, "zeros", trainable=False, name="token_cache")
     return klayers.Add(name="tokens")([_token_layer(config)(others), table(known)])
 
 
@@ -311,14 +309,9 @@ def _token_layer(config: Config) -> keras.layers.Layer:
     """Ids -> context-free token vectors, float32 (B, T, P)."""
     if config.words:  # id 0 is no word
         return Embedding(config.words + 1, config.width, name="word_embedding")
-    return CharCNN(
-        config.filters,
-        config.embedding_dim,
-        config.highways,
-        None if config.width == sum(number for _, number in config.filters) else config.width,
-        config.activation,
-        name="char_cnn",
-    )
+    projection = None if config.width == sum(number for _, number in config.filters) else config.width
+    sizes = config.filters, config.embedding_dim, config.highways, projection
+    return CharCNN(*sizes, config.activation, name="char_cnn")
 
 
 def _needed(tokens, mask):
@@ -356,16 +349,9 @@ def _stack(config: Config, dropout: float, tokens, mask, streams=None, state=Non
 
 
 def _lstm(config: Config, direction: str, index: int, streams: int | None = None) -> ProjectedLSTM:
-    projected = config.width < config.cells
-    return ProjectedLSTM(
-        config.cells,
-        config.width if projected else None,
-        config.cell_clip,
-        config.projection_clip if projected else None,
-        go_backwards=direction == "backward" and not streams,
-        streams=streams,
-        name=f"{direction}_{index}",
-    )
+    width, clip = (config.width, config.projection_clip) if config.width < config.cells else (None, None)
+    sizes, back = (config.cells, width, config.cell_clip, clip), direction == "backward" and not streams
+    return ProjectedLSTM(*sizes, go_backwards=back, streams=streams, name=f"{direction}_{index}")
 
 
 def _residual(config: Config, direction: str, index: int, x, out):

@@ -239,19 +239,11 @@ def stacked(
     """
     mask = inputs["mask"]
     biased = {} if bias is None else {"bias": bias}
+    sizes = config.heads, config.intermediate, config.dropout, config.attention_dropout
+    others = config.activation, config.epsilon, config.initializer_range
     layers, weights = [x], []
     for index in range(config.layers):
-        x = TransformerBlock(
-            config.heads,
-            config.intermediate,
-            config.dropout,
-            config.attention_dropout,
-            config.activation,
-            config.epsilon,
-            config.initializer_range,
-            attention,
-            name=f"layer_{index}",
-        )(x, mask=mask, **biased)
+        x = TransformerBlock(*sizes, *others, attention, name=f"layer_{index}")(x, mask=mask, **biased)
         if attention:
             x, attention_weights = x
             weights.append(attention_weights)

@@ -59,15 +59,16 @@ def run(
 
 def _distill(teacher, corpus: Sequence[str | Path], out, report, options: EncoderDistillation, strategy) -> list[dict]:
     folder, source = teacher_of_run(teacher, corpus, out)
-    error = (
-        f"{teacher}: a model of the family {source.bundle.family!r}; the teacher has to be a BERT or a relative of it"
-    )
+    family = source.bundle.family
+    error = f"{teacher}: a model of the family {family!r}; the teacher has to be a BERT or a relative of it"
     of_kind(source.bundle.features, WordPieceFeatures, error)
     if "layers" not in source.bundle.config:
         raise ValueError(error)
-    initial = None if options.init is None else _pretrained(options.init)
+    initial = None if options.init is None else saving.load(zoo.find(options.init))
+    if initial is not None and initial.bundle.task not in (PRETRAINER, BILM):  # without the heads of pretraining
+        initial = initial.encoder()
     bilm = initial if initial is not None and initial.bundle.task == BILM else None
-    reads = TEXT_SIDES[source.bundle.family]
+    reads = TEXT_SIDES[family]
     if initial is not None and bilm is None and TEXT_SIDES[initial.bundle.family] is not reads:
         what = f"{options.init}: a model of the family {initial.bundle.family!r} and the task {initial.bundle.task!r}"
         raise ValueError(f"{what}; the student has to be a BERT, or an ELMo with its language model")
@@ -132,12 +133,6 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     return history
 
 
-def _pretrained(folder: str | Path) -> ModelFolder:
-    """A student to go on with: its encoder, and what it was pretrained with if it has that."""
-    model = saving.load(zoo.find(folder))
-    return model if model.bundle.task in (PRETRAINER, BILM) else model.encoder()
-
-
 def teacher_of_run(teacher: str | Path, corpus: Sequence[str | Path], out: str | Path) -> tuple[Path, ModelFolder]:
     """The folder of a teacher that is to read a corpus, and its encoder.
 
@@ -192,9 +187,8 @@ def _student(
         config |= {"vocabulary_size": len(pieces)}
     if options.embedding_width is not None:
         if "embedding_width" not in config:
-            raise ValueError(
-                f"embedding_width={options.embedding_width}: of a BERT, not of the family {bundle.family!r}"
-            )
+            given = f"embedding_width={options.embedding_width}"
+            raise ValueError(f"{given}: of a BERT, not of the family {bundle.family!r}")
         config |= {"embedding_width": options.embedding_width}
     heads = [name for name in HEADS if name in options.learn]
     if "next_sentence" in heads and "segments" not in config:
@@ -328,14 +322,12 @@ def count_pieces(wordpiece: Pieces, sentences: Sequence[str]) -> Counter[int]:
     return counts
 
 
-_LOSSES = {
+_CROSS_ENTROPY = partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
+_LOSSES = dict.fromkeys((*HEADS, *bilm_student.LOGITS), _CROSS_ENTROPY) | {
     "words": losses.WordDistillation,
     "hidden": losses.WordDistillation,
     "relations": partial(losses.WordDistillation, relations=True),
     "texts": losses.TextDistillation,
-    **dict.fromkeys(
-        (*HEADS, *bilm_student.LOGITS), partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
-    ),
 }
 
 
@@ -409,9 +401,8 @@ class TeacherVectors:
     ):
         model, bundle = teacher
         inputs, words = _word_vectors(model, levels)
-        self._run = keras_engine.runner(
-            keras.Model(inputs, {"words": words, "texts": model.output["vector"]}), frozen=True
-        )
+        vectors = keras.Model(inputs, {"words": words, "texts": model.output["vector"]})
+        self._run = keras_engine.runner(vectors, frozen=True)
         self.reader = WordPieceReader(bundle, max_length)
         self.folder, self.levels, self.width = folder, levels, bundle.config["width"]
         manifest = folder / "vectors.json"
@@ -440,11 +431,9 @@ class TeacherVectors:
         words, begins, texts = self._of_shard(shard)
         if self.axes is None:
             return words, begins, texts
-        *of_words, of_texts = self.axes
-        reduced = [
-            part.astype(np.float32) @ axes for part, axes in zip(np.moveaxis(words, 1, 0), of_words, strict=True)
-        ]
-        return np.stack(reduced, 1).astype(np.float16), begins, texts.astype(np.float32) @ of_texts
+        parts = (part.astype(np.float32) for part in (*np.moveaxis(words, 1, 0), texts))
+        *reduced, texts = (part @ axes for part, axes in zip(parts, self.axes, strict=True))
+        return np.stack(reduced, 1).astype(np.float16), begins, texts
 
     def _of_shard(self, shard: Shard) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if shard.number < 0:

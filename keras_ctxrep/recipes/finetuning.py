@@ -137,9 +137,8 @@ class Run:
     def record(self) -> RunRecord:
         """The record of this run."""
         data, dev = _source(self.data), self.dev if isinstance(self.dev, float | int) else _source(self.dev)
-        return RunRecord.of(
-            self.command, self.options, **self.models(), data=data, dev=dev, **self.task_options.plain()
-        )
+        arguments = {**self.models(), "data": data, "dev": dev, **self.task_options.plain()}
+        return RunRecord.of(self.command, self.options, **arguments)
 
     def models(self) -> dict[str, Any]:
         """What the run learns from beside data, as arguments of its command."""
@@ -340,9 +339,8 @@ class Run:
         """
         options, bundle = self.options, assembled.bundle
         family = FAMILIES[bundle.family]
-        usual = family.tuning.learning_rate(family.config(**bundle.config).width) * (
-            LORA_RATE if options.lora is not None else 1.0
-        )
+        factor = LORA_RATE if options.lora is not None else 1.0
+        usual = factor * family.tuning.learning_rate(family.config(**bundle.config).width)
         rate = options.learning_rate or usual
         if rate >= TOO_HIGH * usual:
             reason = "AdamW moves every weight by about as much in a step, so that what was learned before is lost"

@@ -106,11 +106,10 @@ def encoded(
     done = 0
     while batch := list(islice(rows, TOGETHER)):
         answers = model.encodings([row.text for row in batch], role=role)
-        counts.unread += [
-            f"{row.source}: {answer['error']}" for row, answer in zip(batch, answers, strict=True) if "error" in answer
-        ]
+        pairs = [*zip(batch, answers, strict=True)]
+        counts.unread += [f"{row.source}: {answer['error']}" for row, answer in pairs if "error" in answer]
         counts.cut += sum("truncated" in answer for answer in answers)
-        kept = [(row, answer["vector"]) for row, answer in zip(batch, answers, strict=True) if "error" not in answer]
+        kept = [(row, answer["vector"]) for row, answer in pairs if "error" not in answer]
         done += len(kept)
         if kept:
             yield unit(np.array([vector for _, vector in kept], np.float32), "vector"), [row for row, _ in kept]

@@ -1,6 +1,5 @@
 """Distillation to static vectors: a table of word pieces that learns the vectors of texts of an encoder."""
 
-import itertools
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -79,9 +78,8 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Static
 
 def _sentences(corpus: Sequence[str | Path], options: StaticDistillation) -> list[str]:
     """Distinct sentences of a corpus at random; those that are held out are the last ones."""
-    long = (
-        [line for line in document if len(line.split()) >= FEWEST] for document in corpora.watched(documents(corpus))
-    )
+    read = corpora.watched(documents(corpus))
+    long = ([line for line in document if len(line.split()) >= FEWEST] for document in read)
     sentences = list(dict.fromkeys(sample(long, options.sentences + HELD, options.seed)))
     needed = options.batch_size + max(1, len(sentences) // 10)
     if len(sentences) < needed:
@@ -167,7 +165,7 @@ def _taught(
 
     learner = Model(model.input, {"texts": model.output["vector"]}, name="student")
     steps = max(1, options.passes * count // options.batch_size)
-    held = [*itertools.chain(examples(range(count, len(sentences))))]
+    held = [*examples(range(count, len(sentences)))]
     settings = {"steps": steps, "learning_rate": options.learning_rate, "weight_decay": 0.0}
     return fit.fit(
         learner,

@@ -212,12 +212,9 @@ class _Trying(Application):
             return 200, json_bytes({"status": "ok"})
         if path != "/":
             return super().described(path)
-        of_page = {
-            name: {"model": model, "loaded": self.models.loaded(name)} for name, model in self.models.models.items()
-        }
-        return 200, Template(_PAGE.read_text("utf-8")).substitute(
-            models=json.dumps(of_page).replace("<", "\\u003c")
-        ).encode()
+        own = {name: {"model": model, "loaded": self.models.loaded(name)} for name, model in self.models.models.items()}
+        models = json.dumps(own).replace("<", "\\u003c")
+        return 200, Template(_PAGE.read_text("utf-8")).substitute(models=models).encode()
 
     def answering(self, method: str, path: str) -> Callable[[bytes], dict]:
         name = path.removeprefix(_PATH)
