@@ -110,11 +110,9 @@ def ask(
     for hits in found:
         read = [(next(answers), hit) for hit in hits]
         spans = [
-            PassageAnswer(
-                answer["answer"], float(answer["score"] - answer["null_score"]), answer["start"], answer["end"], hit
-            )
-            for answer, hit in read
-            if answer.get("answer")
+            PassageAnswer(each["answer"], float(each["score"] - each["null_score"]), each["start"], each["end"], hit)
+            for each, hit in read
+            if each.get("answer")
         ]
         results.append(sorted(spans, key=lambda span: -span.score))  # which keeps the order of equal ones
     return results
