@@ -21,11 +21,8 @@ __all__ = [
 T = TypeVar("T")
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
 _NAMES |= {dict: "an object", Mapping: "a mapping", NoneType: ""} | dict.fromkeys((list, tuple, Sequence), "a list")
-_ALLOWED = {
-    float: (int, float),
-    tuple: (tuple, list),
-    Sequence: (tuple, list),
-}  # types of a value, if not the annotation
+# types of a value, if not the annotation
+_ALLOWED = {float: (int, float), tuple: (tuple, list), Sequence: (tuple, list)}
 _BOUNDS = {"least": (ge, "at least"), "above": (gt, "above"), "below": (lt, "below"), "most": (le, "at most")}
 
 
@@ -285,9 +282,8 @@ class JSONDecoder(json.JSONDecoder):
             return super().raw_decode(s, idx)
         except _RepeatedKey:
             key, position = _repeated_key(s, idx)
-            raise json.JSONDecodeError(
-                f"the key '{printable(key, 60)}' stands twice in an object", s, position
-            ) from None
+            message = f"the key '{printable(key, 60)}' stands twice in an object"
+            raise json.JSONDecodeError(message, s, position) from None
 
 
 class _RepeatedKey(Exception):

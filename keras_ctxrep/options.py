@@ -598,17 +598,12 @@ class EncoderDistillation(Sampled, Sized, Frequent, Corpus, Training):
         cosines between them (relations), vectors of words in all layers (hidden), vectors of texts and the cosines
         between them; and what BERT's pretraining learns, which gives the student its heads: masked_words, and with
         it next_sentence; of an ELMo as --init also language_model""")
-    pretraining_weight: float = option(
-        0.2,
-        """schedule >0  of the losses masked_words, next_sentence and
-        language_model, beside those of the vectors, whose gradients are smaller""",
-    )
+    pretraining_weight: float = option(0.2)("""schedule >0  of the losses masked_words, next_sentence and
+        language_model, beside those of the vectors, whose gradients are smaller""")
     vectors: AnyPath | None = optional("""output FOLDER neutral  keep the teacher's vectors in this folder, for
         further runs (default: in --out, until the run ends)""")
-    sentences: int | None = (
-        optional("""data >0  random sentences of the corpus that the teacher reads, which the student
-        reads again and again (default: all)""")
-    )
+    sentences: int | None = optional("""data >0  random sentences of the corpus that the teacher reads, which the
+        student reads again and again (default: all)""")
 
     def __post_init__(self):
         super().__post_init__()

@@ -151,11 +151,7 @@ def _outputs(bundle: Bundle) -> set[str]:
 
 def versions() -> dict[str, str]:
     """The versions of the packages that a result depends on."""
-    return {
-        "keras_ctxrep": __version__,
-        **backend.versions(),
-        "tokenizers": tokenizers.__version__,
-    }
+    return {"keras_ctxrep": __version__, **backend.versions(), "tokenizers": tokenizers.__version__}
 
 
 def load(folder: str | Path) -> ModelFolder:

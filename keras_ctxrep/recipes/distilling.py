@@ -113,7 +113,7 @@ class Distilling(Run):
             return _encoded(bundle, [self.taught[index] for index in order])
 
         collate = partial(_collate, bundle, outputs.collate if outputs else bundle.features.collate)
-        return partial(pipeline.dataset, epoch, collate, rows, _length, seed, True)
+        return partial(pipeline.dataset, epoch, collate, rows, lambda entry: len(entry[0]), seed, True)
 
     def examples(self, bundle: Bundle) -> Iterator:
         return (example for example, _ in self.taught)
@@ -235,7 +235,3 @@ def _join(labels: np.ndarray, logits: Sequence[np.ndarray]) -> np.ndarray:
     for number, values in enumerate(logits):
         array[(number, *(slice(0, size) for size in values.shape))] = values
     return np.concatenate([labels.astype(np.float32), array], -1)
-
-
-def _length(entry: tuple) -> int:
-    return len(entry[0])
