@@ -47,15 +47,12 @@ class RunRecord:
     def identity(self) -> str:
         """A hash of everything the result depends on; files count by their contents, not their names."""
 
-        def content(value: Any) -> Any:
-            if isinstance(value, Path):
-                return [digest for _, digest in sorted(_hashes_within(self.files, value))] or str(value)
-            return [content(part) for part in value] if isinstance(value, list | tuple) else value
+        def content(path: Path) -> Any:
+            return [digest for _, digest in sorted(_hashes_within(self.files, path))] or str(path)
 
         relevant = self.options.plain(neutral=False)
-        options = {name: content(value) for name, value in _as_paths(self.options).items() if name in relevant}
-        arguments = {name: content(value) for name, value in self.arguments.items()}
-        text = json.dumps([self.command, options, arguments], sort_keys=True)
+        options = {name: value for name, value in _as_paths(self.options).items() if name in relevant}
+        text = json.dumps([self.command, options, dict(self.arguments)], sort_keys=True, default=content)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def save(
@@ -79,8 +76,8 @@ class RunRecord:
         record = {
             "command": self.command,
             "identity": self.identity,
-            "arguments": {name: _plain(value) for name, value in self.arguments.items()},
-            "options": {name: _plain(value) for name, value in _as_paths(self.options).items()},
+            "arguments": dict(self.arguments),
+            "options": _as_paths(self.options),
             "seed": getattr(self.options, "seed", None),
             "files": dict(self.files),
             "versions": saving.versions(),
@@ -176,13 +173,6 @@ def _paths(value: Any) -> Iterator[Path]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield from _paths(part)
-
-
-def _plain(value: Any) -> Any:
-    """A JSON value; paths become absolute, so that the run can be repeated from another folder."""
-    if isinstance(value, Path):
-        return os.path.abspath(value)
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _hashes(path: Path) -> dict[str, str]:
