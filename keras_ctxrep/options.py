@@ -600,6 +600,8 @@ class EncoderDistillation(Sampled, Sized, Frequent, Corpus, Training):
         it next_sentence; of an ELMo as --init also language_model""")
     pretraining_weight: float = option(0.2)("""schedule >0  of the losses masked_words, next_sentence and
         language_model, beside those of the vectors, whose gradients are smaller""")
+    parallel: Sequence | None = optional("""data FILE ... neutral  sentences and their translations, with a tab between
+        them: the student's vectors of both texts are to be the teacher's of the first""")
     vectors: AnyPath | None = optional("""output FOLDER neutral  keep the teacher's vectors in this folder, for
         further runs (default: in --out, until the run ends)""")
     sentences: int | None = optional("""data >0  random sentences of the corpus that the teacher reads, which the
@@ -614,6 +616,8 @@ class EncoderDistillation(Sampled, Sized, Frequent, Corpus, Training):
             raise ValueError(f"learn is empty: name some of {', '.join(self.LOSSES)}")
         if "next_sentence" in self.learn and "masked_words" not in self.learn:
             raise ValueError("learn: next_sentence is learned beside masked_words; name both")
+        if self.parallel and "texts" not in self.learn:
+            raise ValueError("parallel: a translation has the vector of the whole text; name texts in learn")
         if self.layers is not None and self.size is not None:
             raise ValueError(f"layers={self.layers!r}, size={self.size!r}: a student of a size has random layers")
         for name in ("layers", "size", "vocab_size", "embedding_width"):

@@ -1,7 +1,6 @@
 """Generation of text as a TensorFlow graph: prompts in, texts out, by the rules of `keras_ctxrep.text.sampling`."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import keras
 import numpy as np
@@ -10,7 +9,6 @@ import tensorflow as tf
 from keras_ctxrep.text.artifacts import SIGNATURE
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_export import text_ops
-from keras_ctxrep_export.subword_ops import SubwordOps
 
 __all__ = ["Generation", "sampled"]
 
@@ -123,16 +121,8 @@ class _Subwords(tf.Module):
     def __init__(self, bundle: Bundle):
         super().__init__()
         tokens = bundle.tokens
-        self.ops, self.end = SubwordOps(bundle.subwords), tokens.end
+        self.ids, self.end = text_ops.SubwordTokenOps(bundle).ids, tokens.end
         self.bytes = [b"" if id == tokens.end else tokens.wordpiece.bytes_of(id) for id in range(len(tokens.vocab))]
-
-    def ids(self, text: tf.Tensor) -> Any:
-        """`SubwordTokens.prompt` of each text, int32 (B, ragged)."""
-        ids, _, _ = self.ops.cut(self.ops.split(text))
-        ids = tf.cast(ids.merge_dims(1, 2), tf.int32)
-        empty = tf.cast(ids.row_lengths() == 0, tf.int64)
-        ragged: Any = tf.RaggedTensor
-        return tf.concat([ids, ragged.from_row_lengths(tf.fill([tf.reduce_sum(empty)], self.end), empty)], 1)
 
     def strings(self, text: tf.Tensor, before: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
         """As of `_Tokens`; bytes at the end that begin a letter are left out, others that are none are U+FFFD."""

@@ -16,12 +16,23 @@ from keras_ctxrep.text.families import TEXT_SIDES, TRANSFORMER
 from keras_ctxrep.text.features import StaticFeatures, WordPieceFeatures, WordRows, letters_read
 from keras_ctxrep.text.pairs import PAIR, PairFeatures
 from keras_ctxrep.text.tokens import Characters, WordPiece
-from keras_ctxrep.text.units import TokenFeatures
+from keras_ctxrep.text.units import SubwordTokens, TokenFeatures
 from keras_ctxrep_export.shortening import beginning, shortened
 from keras_ctxrep_export.subword_ops import SubwordOps
 from keras_ctxrep_export.words import Words, lowered, ngram_hashes, padded, row_numbers, spelled, split, substrings
 
-__all__ = ["PairOps", "PieceOps", "Sentences", "TextWindows", "TokenOps", "Windows", "WordOps", "features", "in_parts"]
+__all__ = [
+    "PairOps",
+    "PieceOps",
+    "Sentences",
+    "SubwordTokenOps",
+    "TextWindows",
+    "TokenOps",
+    "Windows",
+    "WordOps",
+    "features",
+    "in_parts",
+]
 
 
 def features(bundle: Bundle) -> GraphFeatures:
@@ -35,8 +46,8 @@ def features(bundle: Bundle) -> GraphFeatures:
     Args:
         bundle: its family, vocabulary and lengths are read.
 
-    Returns: `WordOps`, `PieceOps`, `TokenOps` or, of texts that the encoder reads apart, `PairOps`: a function from
-        string (B,), and a second one where the bundle reads pairs, to the dict of
+    Returns: `WordOps`, `PieceOps`, `TokenOps`, `SubwordTokenOps` or, of texts that the encoder reads apart, `PairOps`:
+        a function from string (B,), and a second one where the bundle reads pairs, to the dict of
         `bundle.features(texts)` or `bundle.features(texts, pairs)`, each int32, padded to the longest row; a
         `tf.Module`, so that a SavedModel tracks the table of a model of word ids.
 
@@ -254,6 +265,8 @@ class WordPieceOps:
 class PieceOps(tf.Module):
     """`features` of a model that reads word pieces."""
 
+    last = False  #: whether a word's position is that of its last piece, or of its first one
+
     def __init__(self, bundle: Bundle):
         super().__init__()
         prepared = of_kind(bundle.features, WordPieceFeatures)
@@ -261,6 +274,7 @@ class PieceOps(tf.Module):
         self.pieces, self.max_length = prepared.wordpiece, prepared.max_length
         self.starts, self.max_question = prepared.starts, prepared.max_question
         self.separators = self.pieces.special_tokens.separators
+        self.before, self.room = 1, self.max_length - 2  # [CLS], and the pieces between it and [SEP]
         self.tokenizer: Any
         if isinstance(self.pieces, WordPiece):
             self.tokenizer = WordPieceOps(self.pieces)
@@ -306,15 +320,17 @@ class PieceOps(tf.Module):
         words = self.tokenizer.split(text)
         cut = self.tokenizer.cut(words)
         ids, *spans = cut  # (B, ragged W, ragged)
-        first, begin = tf.gather(ids.row_starts(), row_numbers(ids)), ids.values.row_starts()
-        position = ids.with_values(tf.cast(1 + begin - tf.gather(begin, first), tf.int32))
-        spans = tf.gather(spans[0], begin), tf.gather(spans[1], ids.values.row_limits() - 1)
+        begin, limit = ids.values.row_starts(), ids.values.row_limits()
+        first = tf.gather(begin, tf.gather(ids.row_starts(), row_numbers(ids)))  # of the text
+        at = limit - 1 if self.last else begin
+        position = tf.cast(self.before + at - first, tf.int32)
+        spans = tf.gather(spans[0], begin), tf.gather(spans[1], limit - 1)
         real = ids.with_values(spans[0] < spans[1])  # others are of white space alone
-        position, *spans = (tf.ragged.boolean_mask(ids.with_values(each), real) for each in (position.values, *spans))
-        read = position < self.max_length - 1
+        position, *spans = (tf.ragged.boolean_mask(ids.with_values(each), real) for each in (position, *spans))
+        read = position < self.before + self.room
         number = tf.where(read.values, tf.ragged.range(position.row_lengths()).values, -1)
         starts = tf.ragged.boolean_mask(position, read)
-        pieces = ids.merge_dims(1, 2)[:, : self.max_length - 2]
+        pieces = ids.merge_dims(1, 2)[:, : self.room]
         inputs = self._rows(pieces) | {"starts": padded(starts)}
         if marks is not None:
             inputs = self._with_marks(inputs, self._spans(cut, marks, pieces.row_lengths()))
@@ -325,22 +341,25 @@ class PieceOps(tf.Module):
         """Sentences that are split already, string (B, W), with spans of words as their marks; "" is no word."""
         ids = self.tokenizer.cut(self.tokenizer.split(tf.reshape(words, [-1]), alone=True))[0].merge_dims(1, 2)
         sizes = tf.reshape(tf.cast(ids.row_lengths(), tf.int32), tf.shape(words))
-        begins = 1 + tf.pad(tf.cumsum(sizes, 1), [[0, 0], [1, 0]])  # (B, W+1); a word without pieces as the next word
-        read = (sizes > 0) & (begins[:, :-1] < self.max_length - 1)
+        begins = self.before + tf.pad(
+            tf.cumsum(sizes, 1), [[0, 0], [1, 0]]
+        )  # (B, W+1); without pieces as the next word
+        position = begins[:, 1:] - 1 if self.last else begins[:, :-1]
+        read = (sizes > 0) & (position < self.before + self.room)
         number = tf.where(read, tf.cumsum(tf.cast(read, tf.int32), 1) - 1, -1)
         ragged: Any = tf.RaggedTensor
-        pieces = ragged.from_row_lengths(ids.values, tf.reduce_sum(sizes, 1), validate=False)
-        pieces = pieces[:, : self.max_length - 2]
-        inputs = self._rows(pieces) | {"starts": padded(tf.ragged.boolean_mask(begins[:, :-1], read))}
+        pieces = ragged.from_row_lengths(ids.values, tf.reduce_sum(tf.cast(sizes, tf.int64), 1), validate=False)
+        pieces = pieces[:, : self.room]
+        inputs = self._rows(pieces) | {"starts": padded(tf.ragged.boolean_mask(position, read))}
         if marks is not None:
-            last = tf.cast(pieces.row_lengths(), tf.int32) + 1  # [SEP]
+            last = self.before + tf.cast(pieces.row_lengths(), tf.int32)  # the position after these pieces
             inputs = self._with_marks(inputs, _tokens_of(begins, marks, last))
         return Sentences(inputs, number, {})
 
     def text_windows(self, text: tf.Tensor, stride: int) -> TextWindows:
         """`features.text_windows` for a batch."""
         pieces = self.ids(text)
-        example, begin, size = _windows(pieces.row_lengths(), self.max_length - 2, stride)
+        example, begin, size = _windows(pieces.row_lengths(), self.room, stride)
         begin += tf.gather(pieces.row_starts(), example)
         rows = self._rows(tf.gather(pieces.values, tf.ragged.range(begin, begin + size)))
         return TextWindows(rows, example, begin, size)
@@ -354,7 +373,7 @@ class PieceOps(tf.Module):
         """The positions of the pieces that spans of characters are, int32 (B, M, 2)."""
         ids, start, end = cut
         pieces = ids.merge_dims(1, 2)
-        return _mark(pieces.with_values(start), pieces.with_values(end), marks, lengths, 1)
+        return _mark(pieces.with_values(start), pieces.with_values(end), marks, lengths, self.before)
 
     def _with_marks(self, inputs: dict[str, tf.Tensor], spans: tf.Tensor) -> dict[str, tf.Tensor]:
         """The model's input with the marked spans of the first text, as "marks" or in the second segment."""
@@ -410,16 +429,63 @@ class PieceOps(tf.Module):
         return {"token_ids": padded(rows, self.pieces.pad), "segment_ids": padded(segments), "mask": padded(mask)}
 
 
+class SubwordTokenOps(PieceOps):
+    """`features` of a language model over a byte-level BPE, without marks: a text of no pieces is that of its end."""
+
+    last = True
+
+    def __init__(self, bundle: Bundle):
+        tf.Module.__init__(self)
+        prepared = of_kind(bundle.features, SubwordTokens)
+        self.max_length, self.starts, self.end = prepared.max_length, prepared.starts, prepared.end
+        self.before, self.room, self.indicate = 0, prepared.max_length, False
+        self.tokenizer = SubwordOps(bundle.subwords)
+
+    def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]  of no pairs
+        self, text: tf.Tensor, marks: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        if marks is None and not self.starts:
+            return self.plain(text)
+        inputs = self.tagging(text, marks).inputs
+        return inputs if self.starts else {name: inputs[name] for name in inputs if name != "starts"}
+
+    def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The input of an encoder alone."""
+        return self._rows(self.ids(text)[:, : self.room])
+
+    def ids(self, text: tf.Tensor, most: int | None = None) -> tf.RaggedTensor:
+        """`SubwordTokens.prompt` of each text, int32 (B, ragged)."""
+        return self._filled(super().ids(text, most), self.end)
+
+    def inner(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The mask of an input's tokens that are of the text, int32 (B, T): all of them."""
+        return inputs["mask"]
+
+    def token_spans(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.RaggedTensor]:
+        """Where the word of each token of all texts begins and ends, and the code points of the texts."""
+        words = self.tokenizer.split(text)
+        ids, *spans = self.tokenizer.cut(words)
+        rows = ids.merge_dims(1, 2)
+        start, end = (self._filled(rows.with_values(each), 0).flat_values for each in _spans_of_words(ids, *spans))
+        return start, end, words.original
+
+    def _filled(self, rows: Any, value: int) -> Any:
+        """Rows with one value in those that are empty."""
+        empty = tf.cast(rows.row_lengths() == 0, tf.int64)
+        ragged: Any = tf.RaggedTensor
+        return tf.concat([rows, ragged.from_row_lengths(tf.fill([tf.reduce_sum(empty)], value), empty)], 1)
+
+    def _rows(self, first: Any, second: tf.RaggedTensor | None = None) -> dict[str, tf.Tensor]:
+        rows = self._filled(first, self.end)
+        return {"token_ids": padded(rows), "mask": padded(tf.ones_like(rows))}
+
+
 class TokenOps(tf.Module):
     """`features` of a language model in one direction, which reads words, word pieces or characters."""
 
     def __init__(self, bundle: Bundle):
         super().__init__()
         prepared = of_kind(bundle.features, TokenFeatures)
-        if bundle.tokenizer:
-            raise ValueError(
-                "a model over a language model with a byte-level BPE has no SavedModel; convert it to .tflite"
-            )
         self.units, self.end, self.max_length = prepared.units, prepared.end, prepared.max_length
         self.starts, self.pieces = prepared.starts, None
         if self.units == "pieces":
@@ -713,6 +779,6 @@ def _tokens_of(begins: tf.Tensor, marks: tf.Tensor, last: tf.Tensor) -> tf.Tenso
 GRAPH_SIDES: dict[str, Callable[[Bundle], WordOps | PieceOps | TokenOps]] = {
     "elmo": WordOps,
     "static": lambda bundle: PieceOps(bundle) if bundle.config.get("pieces") else WordOps(bundle),
-    "lm": TokenOps,
+    "lm": lambda bundle: SubwordTokenOps(bundle) if bundle.tokenizer else TokenOps(bundle),
     **{name: PieceOps for name, side in TEXT_SIDES.items() if side is TRANSFORMER},
 }

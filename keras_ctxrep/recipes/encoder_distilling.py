@@ -5,7 +5,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from keras_ctxrep.options import EncoderDistillation, Options
 from keras_ctxrep.recipes import bilm_student, cards, corpora, distilling
 from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.corpus import LONGEST, sample, shuffled
+from keras_ctxrep.text.corpus import LONGEST, TRANSLATION, sample, shuffled, translated
 from keras_ctxrep.text.families import TEXT_SIDES
 from keras_ctxrep.text.features import Reads, Row, WordPieceFeatures
 from keras_ctxrep.text.lengths import longest
@@ -77,10 +77,19 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     if options.samples is not None and bilm is None:
         raise ValueError(f"samples={options.samples}: of an ELMo; this student has no softmax over words")
     numbers = _layer_numbers(options, source.bundle.config["layers"], initial)
-    run = RunRecord.of("distill_encoder", options, teacher=folder, corpus=[Path(path) for path in corpus])
+    parallel = [Path(path) for path in options.parallel or ()]
+    arguments = {"teacher": folder, "corpus": [Path(path) for path in corpus]}
+    run = RunRecord.of("distill_encoder", options, **arguments | ({"parallel": parallel} if parallel else {}))
     check_replaceable(out, run.identity, options.overwrite)
     Path(out).mkdir(parents=True, exist_ok=True)
     held, read = corpora.held_out(corpus, options.valid, options.seed)
+
+    def read_all(paths: Sequence[str | Path]) -> Iterator[list[str]]:
+        """The documents of the corpus, and sentences with their translations."""
+        yield from read([path for path in paths if path not in parallel])
+        yield from translated(path for path in paths if path in parallel)
+
+    every_file = [*corpus, *parallel]
     keras.utils.set_random_seed(options.seed)
     evaluated = None
     with scope(options.precision, strategy):
@@ -90,7 +99,9 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
             reader: Reader = bilm_student.BilmReader(bundle, options.max_length)
         else:
             start, kept = (source, numbers) if initial is None else (initial, range(initial.bundle.config["layers"]))
-            model, bundle = _student(start, kept, options, lambda: _piece_counts(source.bundle, read, corpus, options))
+            model, bundle = _student(
+                start, kept, options, lambda: _piece_counts(source.bundle, read_all, every_file, options)
+            )
             learner = _learner(model, bundle, options.learn)
             reader = WordPieceReader(bundle, options.max_length)
     teaches = reader
@@ -108,7 +119,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
         vectors.reduce(learner.output[output].shape[-1], chosen)
 
     def shards(epoch: int) -> Iterator[Shard]:  # the same in every epoch, so that each is read by the teacher once
-        return _shards(shuffled(corpus, read, options.seed, 0, BUFFER), options.sentences)
+        return _shards(shuffled(every_file, read_all, options.seed, 0, BUFFER), options.sentences)
 
     data: Data = partial(_batches, vectors, teaches, options, shards, True)
     validation = _batches(vectors, reader, options, lambda epoch: [chosen], repeat=False)
@@ -306,6 +317,7 @@ def factors(table: np.ndarray, counts: Sequence[int], width: int) -> list[np.nda
 def _piece_counts(bundle: Bundle, read: corpora.Read, corpus, options: EncoderDistillation) -> Counter[int]:
     """How often each piece occurs in a sample of the corpus."""
     text = sample(corpora.watched(read(corpus), "counting pieces"), options.vocab_sample, options.seed)
+    text = [sentence.replace(TRANSLATION, " ") for sentence in text]
     return count_pieces(of_kind(bundle.features, WordPieceFeatures).wordpiece, text)
 
 
@@ -369,10 +381,12 @@ class Shard:
     Attributes:
         number: of the file; -1: none is kept.
         sentences: the text.
+        translations: of some of them, by their numbers.
     """
 
     number: int
     sentences: list[str]
+    translations: Mapping[int, str] = field(default_factory=dict)
 
 
 class TeacherVectors:
@@ -532,25 +546,32 @@ def _batches(
     vectors: TeacherVectors, reader: Reader, options: EncoderDistillation, epoch, repeat: bool, start: int = 0
 ):
     """Batches of sentences and the teacher's vectors of them; each sentence is encoded once, and kept in memory."""
-    encoded: dict[int, list] = {}
+    encoded: dict[int, list[tuple[Any, Shard, int, bool]]] = {}
 
-    def examples(number: int) -> Iterator[tuple[Any, Shard, int]]:
+    def encode(shard: Shard) -> list[tuple[Any, Shard, int, bool]]:
+        """The rows of a shard that have words, the number of the sentence of each, and whether it is a translation."""
+        texts = [(text, number, False) for number, text in enumerate(shard.sentences)]
+        texts += [(text, number, True) for number, text in shard.translations.items()]
+        rows: list[Any] = reader.encode([text for text, *_ in texts])
+        of = zip(rows, texts, strict=True)
+        return [(row, shard, number, other) for row, (_, number, other) in of if reader.words(row)]
+
+    def examples(number: int) -> Iterator[tuple[Any, Shard, int, bool]]:
         for shard in epoch(number):
             if shard.number not in encoded:
-                encoded[shard.number] = reader.encode(shard.sentences)
-            for index, row in enumerate(encoded[shard.number]):
-                if reader.words(row):
-                    yield row, shard, index
+                encoded[shard.number] = encode(shard)
+            yield from encoded[shard.number]
 
-    def collate(part: list[tuple[Any, Shard, int]], rng: np.random.Generator) -> tuple[dict, ...]:
+    def collate(part: list[tuple[Any, Shard, int, bool]], rng: np.random.Generator) -> tuple[dict, ...]:
         rows: list[Any] = [row for row, *_ in part]
         inputs, more, weights = reader.batch(rows)
         counts = [reader.words(row) for row in rows]
         most = inputs.get("marks", inputs["mask"]).shape[1]
         texts, words = [], np.zeros((len(rows), most, len(vectors.levels), vectors.width), np.float32)
-        for index, ((_, shard, number), own) in enumerate(zip(part, counts, strict=True)):
+        for index, ((_, shard, number, other), own) in enumerate(zip(part, counts, strict=True)):
             of_words, begins, of_texts = vectors.of_shard(shard)
-            count = min(own, begins[number + 1] - begins[number])  # each may have cut words off
+            # each may have cut words off; a translation has other words
+            count = 0 if other else min(own, begins[number + 1] - begins[number])
             words[index, :count] = of_words[begins[number] : begins[number] + count]
             texts.append(of_texts[number].astype(np.float32))
         targets = {"words": words[:, :, -1:], "relations": words[:, :, -1:], "hidden": words, "texts": np.stack(texts)}
@@ -612,4 +633,6 @@ def _shards(documents: Iterable[list[str]], limit: int | None = None) -> Iterato
         part = [*itertools.islice(sentences, SHARD)]
         if not part:
             return
-        yield Shard(number, part)
+        texts = [sentence.partition(TRANSLATION) for sentence in part]
+        translations = {index: other for index, (_, _, other) in enumerate(texts) if other}
+        yield Shard(number, [sentence for sentence, _, _ in texts], translations)

@@ -14,11 +14,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["documents", "hold_out", "lines", "open_binary", "pieces", "sample", "shuffled", "units", "without"]
+__all__ = [
+    "documents",
+    "hold_out",
+    "lines",
+    "open_binary",
+    "pieces",
+    "sample",
+    "shuffled",
+    "translated",
+    "units",
+    "without",
+]
 
 BLOCK = 10  # sentences in a block of held-out text
 LONGEST = 10_000  # longer documents are split into parts of so many sentences
 UNIT = 4_000_000  # bytes of text in a unit of work
+TRANSLATION = "\0"  # between a sentence and its translation; no line of text has it
 OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
@@ -158,6 +170,22 @@ def documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
             yield document
         if not has_text:
             raise ValueError(f"{path}: no text in it")
+
+
+def translated(paths: Iterable[str | Path]) -> Iterator[list[str]]:
+    """The rows SENTENCE<TAB>TRANSLATION of files, as documents of one sentence, `TRANSLATION` and its translation.
+
+    Raises:
+        ValueError: a row has not two columns, or one of them is empty; the message names file and line.
+    """
+    for path in paths:
+        for number, line in lines(path):
+            if not line.strip():
+                continue
+            columns = [column.strip() for column in line.split("\t")]
+            if len(columns) != 2 or not all(columns):
+                raise ValueError(f"{path}:{number}: {line[:60]!r}: write a sentence, a tab and its translation")
+            yield [TRANSLATION.join(columns)]
 
 
 def hold_out(

@@ -335,6 +335,7 @@ class SubwordTokens(TokenFeatures):
         self.keys = ("token_ids", "mask", *(("starts",) if starts else ()))
         self.wordpiece, self.vocab = tokenizer, tokenizer.vocab
         self.end, self.unknown = tokenizer.sep, tokenizer.unk
+        self._mark = Piece(self.end, 0, 0, -1)  # of a text without tokens
 
     def ids(self, lines: Sequence[str]) -> list[list[int]]:
         return self.wordpiece.ids_batch(lines)
@@ -357,15 +358,16 @@ class SubwordTokens(TokenFeatures):
         places = {word: (start, end) for word, (start, end) in places.items() if start < end}  # not of white space
         numbers = {word: number for number, word in enumerate(places)}
         tokens = [piece._replace(word=numbers.get(piece.word, -1)) for piece in pieces]
-        return tokens or [Piece(self.end, 0, 0, -1)], [*places.values()]
+        return tokens or [self._mark], [*places.values()]
 
     def _read_words(self, given: Sequence[str]) -> list[Piece]:
         pieces = self.wordpiece.of_words.encode_batch(given)
-        return [piece._replace(word=number) for number, word in enumerate(pieces) for piece in word]
+        tokens = [piece._replace(word=number) for number, word in enumerate(pieces) for piece in word]
+        return tokens or [self._mark]
 
     def token_spans(self, texts: Sequence[str]) -> list[tuple[list[Span], list[Span]]]:
         """Where each token of a text stands, and the word that it is of, in characters."""
-        read = [self.wordpiece.encode(text) for text in texts]
+        read = [self.wordpiece.encode(text) or [self._mark] for text in texts]
         return [([(piece.start, piece.end) for piece in pieces], words_of_pieces(pieces)) for pieces in read]
 
     def positions(self, row: Row) -> list[int | None]:

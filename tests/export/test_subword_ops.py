@@ -1,6 +1,6 @@
 """Subword tokenizers in a graph against `text.subwords` and `bundle.features`: every id and every offset equal."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -9,9 +9,13 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tokenizers import normalizers
 
 from benchmarks import graph_text
+from keras_ctxrep import saving
 from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.models import heads
+from keras_ctxrep.models import heads, lm
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.subwords import Subwords, SubwordTokenizer
+from keras_ctxrep.text.tokens import SpecialTokens
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_export.charsmaps import Characters, CharsMap
 from keras_ctxrep_export.subword_ops import SubwordOps
@@ -133,6 +137,32 @@ def test_features(name, path):
         assert own == wanted, text
 
 
+def of_language_model(task="classify", max_length=40):
+    subwords = golden_text.bpe()
+    config = lm.Config(
+        "transformer",
+        layers=1,
+        width=8,
+        heads=2,
+        intermediate=8,
+        context=64,
+        positions="learned",
+        vocabulary_size=len(subwords.pieces),
+    )
+    fields = {"vocab": subwords.pieces, "tokenizer": subwords.to_json()}
+    special = SpecialTokens("</s>", "</s>", "</s>", "</s>", "</s>")
+    return Bundle("lm", task, asdict(config), max_length, ("no", "yes"), **fields, special_tokens=special)
+
+
+@pytest.mark.parametrize("path", ["text", "words", pytest.param("windows", marks=SLOW), "split"])
+def test_features_of_a_language_model(path):
+    compare = graph_text.paths(of_language_model())[path]
+    texts = [text for text in (*SHORT, *TEXTS[::5]) if path != "split" or text.strip(" ")]
+    actual, expected = compare(texts)
+    for text, own, wanted in zip(texts, actual, expected, strict=True):
+        assert own == wanted, text
+
+
 @pytest.mark.parametrize("name", ["unigram", pytest.param("bpe", marks=SLOW)])
 def test_saved_model_answers_as_keras_does(name, tmp_path):
     subwords = golden_text.TOKENIZERS[name]()
@@ -149,6 +179,22 @@ def test_saved_model_answers_as_keras_does(name, tmp_path):
     used = {operator.name for operator in message.meta_graphs[0].meta_info_def.stripped_op_list.op}
     assert len(used) > 20 and used <= {*dir(tf.raw_ops), "_EagerConst"}  # those of TensorFlow alone
     assert not any("PyFunc" in op for op in used)
+
+
+@pytest.mark.trains
+def test_a_tagger_over_a_language_model(tmp_path):
+    """Words of raw text and sentences that come split, in batches with texts that have no tokens."""
+    bundle = replace(of_language_model("tag"), labels=("O", "B-X", "I-X"), reads=Reads(words=True))
+    model = saving.build(bundle)
+    version = saved_model.export(model, bundle, tmp_path / "model")
+    loaded = saved_model.load(version)
+    own = Predictor(bundle, lambda batch: {"logits": np.array(model(batch)["logits"])})
+    split = [["The", "quick", "fox"], [""], ["café", "12", "aaa"] * 9]
+    for texts in (SHORT, split):
+        for found, wanted in zip(loaded(texts), own(texts), strict=True):
+            assert [word | {"score": 0} for word in found["words"]] == [word | {"score": 0} for word in wanted["words"]]
+            scores = [[word["score"] for word in each["words"]] for each in (found, wanted)]
+            assert scores[0] == pytest.approx(scores[1], abs=1e-5)
 
 
 def test_what_has_no_operators_is_refused():

@@ -339,6 +339,34 @@ def test_the_teacher_reads_each_sentence_once(teacher, corpus, tmp_path, monkeyp
         distill(teacher, corpus, tmp_path / "third", vectors=kept, max_length=9)
 
 
+def test_translations_learn_the_vectors_of_their_sentences(teacher, corpus, tmp_path, monkeypatch):
+    """The teacher reads the first column alone; words are matched there alone."""
+    parallel = tmp_path / "parallel.tsv"
+    parallel.write_text("".join(f"the cat {word}\tdie katze {word}\n" for word in "abcdefgh"), "utf-8")
+    batches, made = [], distilling.pipeline.dataset
+
+    def watched(source, collate, *args):
+        def kept(part, rng):
+            batches.append((part, collate(part, rng)))
+            return batches[-1][1]
+
+        return made(source, kept, *args)
+
+    monkeypatch.setattr(distilling.pipeline, "dataset", watched)
+    distill(teacher, corpus, tmp_path / "s", parallel=[parallel], vocab_size=24, steps=30)
+    teaches = keras_ctxrep.load(teacher, engine="keras")
+    translations = 0
+    for part, (_, targets) in batches:
+        for index, (_, shard, number, other) in enumerate(part):
+            text = shard.sentences[number]
+            if text.startswith("the cat ") and number in shard.translations:
+                np.testing.assert_allclose(targets["texts"][index], teaches.encode([text])[0], atol=2e-3)
+                assert targets["words"][index].any() != other
+                translations += other
+    assert translations >= 8
+    assert not any("katze" in text for _, shard, *_ in batches[0][0] for text in shard.sentences)
+
+
 def test_an_interrupted_run_resumes_exactly(teacher, corpus, tmp_path):
     def interrupt(entry):
         if entry["step"] == 3:
@@ -382,6 +410,7 @@ def test_a_student_goes_on_learning(teacher, corpus, tmp_path):
         ({"embedding_width": 4096}, "embedding_width=4096: at most width="),
         ({"learn": ["meaning"]}, "learn='meaning': one of words"),
         ({"learn": ["words", "next_sentence"]}, "name both"),
+        ({"learn": ["words"], "parallel": ["rows.tsv"]}, "parallel: a translation has the vector of the whole text"),
     ],
 )
 def test_what_is_refused(teacher, corpus, tmp_path, options, message):

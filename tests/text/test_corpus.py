@@ -209,3 +209,13 @@ def test_a_sample_has_every_sentence_with_the_same_probability():
     assert max(abs(count - 400) for count in counts.values()) < 4.5 * 18  # the standard deviation is 18
     assert sample(documents, 100) == [sentence for document in documents for sentence in document]
     assert sample(documents, 10, seed=1) == sample(documents, 10, seed=1) != sample(documents, 10, seed=2)
+
+
+def test_translations(tmp_path):
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("a cat\t eine Katze\n\nrain\tRegen\n", "utf-8")
+    assert [*corpus.translated([rows])] == [["a cat\0eine Katze"], ["rain\0Regen"]]
+    for bad in ("alone", "a\tb\tc", "a\t "):
+        rows.write_text(f"a\tb\n{bad}\n", "utf-8")
+        with pytest.raises(ValueError, match=r"rows\.tsv:2: .*: write a sentence, a tab and its translation"):
+            [*corpus.translated([rows])]
