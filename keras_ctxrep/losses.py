@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_ctxrep.backend import tf
 from keras_ctxrep.layers.layer import Configured
 from keras_ctxrep.layers.replicas import replica
 from keras_ctxrep.layers.softmax import MASKED
@@ -402,8 +403,6 @@ def _of_all_replicas(rows) -> tuple[Any, Any]:
     """
     if replica()[0] == 1:
         return rows, ops.shape(rows)[0]
-    import tensorflow as tf
-
     count = tf.shape(rows)[0]
     context: Any = tf.distribute.get_replica_context()
     counts = context.all_gather(count[None], axis=0)  # (replicas,)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_ctxrep.backend import NAME, TENSORFLOW
+from keras_ctxrep.backend import NAME, TENSORFLOW, tf
 from keras_ctxrep.layers.replicas import replica
 from keras_ctxrep.losses import VectorLoss
 from keras_ctxrep.models.frozen import FROZEN
@@ -134,8 +134,6 @@ class Model(_Steps):
 
         def _gradients(self, x, y, weights):
             """Gradients of this replica's rows, computed in `microbatches` parts one after another."""
-            import tensorflow as tf
-
             rows = _rows(x)
             total = _sum_over_replicas(tf.cast(rows, "float32"))
             if self.microbatches == 1:
@@ -169,8 +167,6 @@ class Model(_Steps):
                 count: parts.
                 total: rows of all replicas.
             """
-            import tensorflow as tf
-
             if not isinstance(self.loss, dict) or len(self.loss) != 1:
                 raise ValueError('microbatches of a loss over vectors: compile with loss={"vector": loss}')
             ((name, loss),) = self.loss.items()
@@ -212,8 +208,6 @@ class Model(_Steps):
 
         def _gradients_of_part(self, x, y, weights, total):
             """Gradients of some rows, which count by their fraction of all rows of the batch."""
-            import tensorflow as tf
-
             rows, replicas = _rows(x), replica()[0]
             with tf.GradientTape() as tape:
                 outputs = self(x, training=True)
@@ -227,8 +221,6 @@ class Model(_Steps):
 
         def _logs(self, logs):
             """With an axis for the workers, which Keras' reduction needs."""
-            import tensorflow as tf
-
             from keras_ctxrep.training.strategy import several_workers
 
             if not several_workers(self.distribute_strategy):
@@ -256,14 +248,10 @@ def _are_texts(value):
 
 
 def _rows(x):
-    import tensorflow as tf
-
     return tf.shape(keras.tree.flatten(x)[0])[0]
 
 
 def _sum_over_replicas(value):
-    import tensorflow as tf
-
     context = tf.distribute.get_replica_context()
     return context.all_reduce(tf.distribute.ReduceOp.SUM, value) if context.num_replicas_in_sync > 1 else value
 
@@ -274,8 +262,6 @@ def _sum_of_parts(part, count):
     The first part is computed outside the loop, which needs to know which gradients are sparse. Each part waits for the
     one before it, whose activations are then no longer in memory.
     """
-    import tensorflow as tf
-
     gradients = part(tf.constant(0))
     dense = [g for g in gradients if g is not None and not isinstance(g, tf.IndexedSlices)]
     sparse = [g for g in gradients if isinstance(g, tf.IndexedSlices)]
@@ -310,8 +296,6 @@ def _all_finite_or_none(gradients):
     Keras decides on each replica by itself, or by the first one, whether float16 overflowed; workers that decide
     differently wait for each other for ever.
     """
-    import tensorflow as tf
-
     if tf.distribute.get_replica_context().num_replicas_in_sync == 1:
         return gradients
 

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_ctxrep import checks
+from keras_ctxrep.backend import tf
 from keras_ctxrep.checks import Fraction, Range, RowCount, Size, check_config
 from keras_ctxrep.layers import Dropout, Embedding, MaskedPooling, SubwordEmbedding, WindowMean, ZeroPadding
 from keras_ctxrep.models.model import Model
@@ -125,8 +126,6 @@ class Trainer(Model):
     def train_step(self, data) -> dict[str, Any]:
         if self.updates == 1:
             return super().train_step(data)
-        import tensorflow as tf
-
         if self.distribute_strategy.num_replicas_in_sync > 1:
             raise ValueError(f"updates={self.updates}: on one replica; of several ones each step is one update")
         size = tf.shape(keras.tree.flatten(data)[0])[0] // self.updates
