@@ -135,3 +135,5 @@ LAYOUT = Layout(
     decoder="cls.predictions.decoder",
     options={**OPTIONS, "type_vocab_size": ("segments", int, 1, 2)},
 )
+# of relatives without segments and next sentences
+NAMES = {ours: theirs for ours, theirs in LAYOUT.names.items() if ours not in ("segment_embedding", "nsp_logits")}

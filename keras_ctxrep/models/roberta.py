@@ -13,6 +13,7 @@ from keras_ctxrep.checks import Size, check_config
 from keras_ctxrep.layers import PositionEmbedding
 from keras_ctxrep.models import transformer
 from keras_ctxrep.models.bert import LAYOUT as BERT_LAYOUT
+from keras_ctxrep.models.bert import NAMES
 from keras_ctxrep.models.transformer import OPTIONS, Layout, Stacked
 from keras_ctxrep.text.subwords import ROBERTA_TOKENS
 
@@ -98,11 +99,7 @@ def _stacked(config: Config, attention: bool = False) -> Stacked:
 LAYOUT = Layout(
     classes="Roberta",
     names={
-        **{
-            ours: theirs
-            for ours, theirs in BERT_LAYOUT.names.items()
-            if ours not in ("segment_embedding", "nsp_logits")
-        },
+        **NAMES,
         "type_embedding": BERT_LAYOUT.names["segment_embedding"],
         "mlm_transform": "lm_head.dense",
         "mlm_norm": "lm_head.layer_norm",

@@ -6,7 +6,6 @@ hand it to `stacked`, and with a `Layout`; see `models/mpnet.py`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import keras
@@ -95,21 +94,19 @@ def sized(config: type[_C], layers: int, width: int, heads: int, **fields: Any) 
 
 
 # option of config.json -> field of the `Config`, type, minimum, and default if it has one
-OPTIONS: Mapping[str, tuple] = MappingProxyType(
-    {
-        "vocab_size": ("vocabulary_size", int, 1),
-        "hidden_size": ("width", int, 1),
-        "num_hidden_layers": ("layers", int, 1),
-        "num_attention_heads": ("heads", int, 1),
-        "intermediate_size": ("intermediate", int, 1),
-        "hidden_dropout_prob": ("dropout", float, 0, 0.1),
-        "attention_probs_dropout_prob": ("attention_dropout", float, 0, 0.1),
-        "max_position_embeddings": ("max_positions", int, 1),
-        "initializer_range": ("initializer_range", float, 0, 0.02),
-        "layer_norm_eps": ("epsilon", float, 0, 1e-12),
-        "hidden_act": ("activation", str, None, "gelu"),
-    }
-)
+OPTIONS: Mapping[str, tuple] = {
+    "vocab_size": ("vocabulary_size", int, 1),
+    "hidden_size": ("width", int, 1),
+    "num_hidden_layers": ("layers", int, 1),
+    "num_attention_heads": ("heads", int, 1),
+    "intermediate_size": ("intermediate", int, 1),
+    "hidden_dropout_prob": ("dropout", float, 0, 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout", float, 0, 0.1),
+    "max_position_embeddings": ("max_positions", int, 1),
+    "initializer_range": ("initializer_range", float, 0, 0.02),
+    "layer_norm_eps": ("epsilon", float, 0, 1e-12),
+    "hidden_act": ("activation", str, None, "gelu"),
+}
 
 
 @dataclass(frozen=True, eq=False)

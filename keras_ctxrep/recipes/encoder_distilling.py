@@ -61,7 +61,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     folder, source = teacher_of_run(teacher, corpus, out)
     family = source.bundle.family
     error = f"{teacher}: a model of the family {family!r}; the teacher has to be a BERT or a relative of it"
-    of_kind(source.bundle.features, WordPieceFeatures, error)
+    pieces = of_kind(source.bundle.features, WordPieceFeatures, error).wordpiece
     if "layers" not in source.bundle.config:
         raise ValueError(error)
     initial = None if options.init is None else saving.load(zoo.find(options.init))
@@ -90,6 +90,11 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
         yield from translated(path for path in paths if path in parallel)
 
     every_file = [*corpus, *parallel]
+
+    def counts() -> Counter[int]:  # of the teacher's pieces, in a sample of the text
+        text = sample(corpora.watched(read_all(every_file), "counting pieces"), options.vocab_sample, options.seed)
+        return count_pieces(pieces, [sentence.replace(TRANSLATION, " ") for sentence in text])
+
     keras.utils.set_random_seed(options.seed)
     evaluated = None
     with scope(options.precision, strategy):
@@ -99,9 +104,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
             reader: Reader = bilm_student.BilmReader(bundle, options.max_length)
         else:
             start, kept = (source, numbers) if initial is None else (initial, range(initial.bundle.config["layers"]))
-            model, bundle = _student(
-                start, kept, options, lambda: _piece_counts(source.bundle, read_all, every_file, options)
-            )
+            model, bundle = _student(start, kept, options, counts)
             learner = _learner(model, bundle, options.learn)
             reader = WordPieceReader(bundle, options.max_length)
     teaches = reader
@@ -312,13 +315,6 @@ def factors(table: np.ndarray, counts: Sequence[int], width: int) -> list[np.nda
     weights = (np.asarray(counts, table.dtype) + 1) ** 0.25
     axes = distilling.principal_axes(table * weights[:, None], width)
     return [table @ axes, axes.T]
-
-
-def _piece_counts(bundle: Bundle, read: corpora.Read, corpus, options: EncoderDistillation) -> Counter[int]:
-    """How often each piece occurs in a sample of the corpus."""
-    text = sample(corpora.watched(read(corpus), "counting pieces"), options.vocab_sample, options.seed)
-    text = [sentence.replace(TRANSLATION, " ") for sentence in text]
-    return count_pieces(of_kind(bundle.features, WordPieceFeatures).wordpiece, text)
 
 
 def count_pieces(wordpiece: Pieces, sentences: Sequence[str]) -> Counter[int]:

@@ -4,6 +4,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -159,18 +160,15 @@ def _taught(
         texts = targets[[number for _, number in part]].astype(np.float32)
         return features.collate([row for row, _ in part]), {"texts": texts}
 
-    def batches(source, repeat: bool, start: int = 0):
-        seed = options.seed if repeat else None
-        return pipeline.dataset(source, collate, options.batch_size, lambda entry: len(entry[0]), seed, repeat, start)
-
     learner = Model(model.input, {"texts": model.output["vector"]}, name="student")
     steps = max(1, options.passes * count // options.batch_size)
-    held = [*examples(range(count, len(sentences)))]
+    batches = {"collate": collate, "batch_size": options.batch_size, "length": lambda entry: len(entry[0])}
+    trained = partial(pipeline.dataset, lambda epoch: examples(range(count)), **batches, seed=options.seed, repeat=True)
     settings = {"steps": steps, "learning_rate": options.learning_rate, "weight_decay": 0.0}
     return fit.fit(
         learner,
-        lambda start: batches(lambda epoch: examples(range(count)), True, start),
-        batches(held, False),
+        lambda start: trained(start=start),
+        pipeline.dataset([*examples(range(count, len(sentences)))], **batches),
         loss={"texts": losses.TextDistillation()},
         report=report,
         options=options.fit(folder=out, identity=identity, **settings),

@@ -21,23 +21,22 @@ if TYPE_CHECKING:
 
 __all__ = ["MODELS", "Models", "NoModel", "application"]
 
-MODELS = MappingProxyType(
-    {
-        "fill": "masked_en",
-        "names": "names_en",
-        "sentiment": "sentiment_en",
-        "nearest": "similar_en",
-        "senses": "similar_en",
-        "answers": "answers_en",
-        "attention": "similar_en",
-    }
-)
+MODELS: Mapping[str, str] = {
+    "fill": "masked_en",
+    "names": "names_en",
+    "sentiment": "sentiment_en",
+    "nearest": "similar_en",
+    "senses": "similar_en",
+    "answers": "answers_en",
+    "attention": "similar_en",
+}
 """What is asked for -> the published model that answers it."""
 
-FIELDS = MappingProxyType(
-    dict.fromkeys(MODELS, ("text",))
-    | {"nearest": ("text", "sentences"), "senses": ("word", "sentences"), "answers": ("question", "context")}
-)
+FIELDS: Mapping[str, tuple[str, ...]] = dict.fromkeys(MODELS, ("text",)) | {
+    "nearest": ("text", "sentences"),
+    "senses": ("word", "sentences"),
+    "answers": ("question", "context"),
+}
 """What is asked for -> the fields of a request; "sentences" is a list of texts, others are texts."""
 
 SENTENCES = 200  # of a request
