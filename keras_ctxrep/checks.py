@@ -280,20 +280,16 @@ class JSONDecoder(json.JSONDecoder):
     def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
         try:
             return super().raw_decode(s, idx)
-        except _RepeatedKey:
+        except KeyError:  # of `_object`
             key, position = _repeated_key(s, idx)
             message = f"the key '{printable(key, 60)}' stands twice in an object"
             raise json.JSONDecodeError(message, s, position) from None
 
 
-class _RepeatedKey(Exception):
-    pass
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise _RepeatedKey
+        raise KeyError("a key stands twice")
     return values
 
 

@@ -173,7 +173,8 @@ class Run:
         record = self.record()
         check_replaceable(self.out, record.identity, options.overwrite)
         share = f"{100 * self.dev:g}% of" if isinstance(self.dev, float | int) else ""
-        dev_name = f"{share} {Path(self.name).name}, held out" if share else _show(self.dev)
+        named = self.dev if isinstance(self.dev, str | Path) else IN_MEMORY
+        dev_name = f"{share} {Path(self.name).name}, held out" if share else str(named)
         dev = self._split()
         survey = self.survey()
         dev_set = [*Reader(task, self.dev_columns, self.skipped, survey.labels, survey.pairs)(dev, "validation")]
@@ -403,10 +404,6 @@ def _family(encoder: str | Path) -> str:
 def _apart(task: Task) -> str:
     """The task network of a task for pairs whose texts are read apart."""
     return "bidaf" if task.reads.windows else "esim"
-
-
-def _show(data: Data | float) -> str:
-    return str(data) if isinstance(data, str | Path) else IN_MEMORY
 
 
 def _source(data: str | Path | Sequence[Any]) -> Any:

@@ -106,9 +106,8 @@ class FrozenOutputs:
         """The inputs of the trained part for some rows, padded to the longest, and the inputs that targets need."""
         keys = [row.key if isinstance(row, _Stored) else _key(row) for row in rows]
         known = {key: arrays for key in keys if (arrays := self._read(key)) is not None}
-        missing = {
-            key: row for key, row in zip(keys, rows, strict=True) if key not in known and not isinstance(row, _Stored)
-        }
+        # which are no stored rows
+        missing: dict[bytes, Any] = {key: row for key, row in zip(keys, rows, strict=True) if key not in known}
         for group in _alike(missing, self._collate):
             inputs = self._collate([missing[key] for key in group])
             arrays = {name: inputs[name] for name in inputs if name in self._kept} | dict(self._run(inputs))
