@@ -260,18 +260,6 @@ class Seeded(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Length(Options):
-    """How long a run is."""
-
-    steps: int | None = optional(">0  length of the run in steps", excludes="length")
-    minutes: float | None = optional(">0  length of the run in minutes, with evaluations", excludes="length")
-
-    def _check_length(self, needed: bool = True) -> None:
-        if (self.steps is None) == (self.minutes is None) and (needed or self.steps is not None):
-            raise ValueError(f"steps={self.steps}, minutes={self.minutes}: give one of the two")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Run(Options):
     """Evaluations and checkpoints of a run."""
 
@@ -332,13 +320,19 @@ class Counted(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule(Logged, Run, Length):
+class Schedule(Logged, Run):
     """Length of a run, its learning rate, evaluations, checkpoints and logs."""
 
+    steps: int | None = optional(">0  length of the run in steps", excludes="length")
+    minutes: float | None = optional(">0  length of the run in minutes, with evaluations", excludes="length")
     learning_rate: float | None = optional(">0  peak learning rate, after a linear warm-up")
     decay: str = option("linear", "schedule  fall of the learning rate after the warm-up", choices=DECAYS)
     microbatches: int = option(1, "machine >0 neutral  parts of a batch, one after another: saves memory")
     recompute: bool = option(False, "machine bert neutral  recompute activations for the gradient: a third slower")
+
+    def _check_length(self, needed: bool = True) -> None:
+        if (self.steps is None) == (self.minutes is None) and (needed or self.steps is not None):
+            raise ValueError(f"steps={self.steps}, minutes={self.minutes}: give one of the two")
 
 
 @dataclass(frozen=True, kw_only=True)
