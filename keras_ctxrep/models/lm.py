@@ -73,7 +73,7 @@ class Config:
             raise ValueError(f"layers=0: of kind={self.kind!r} at least 1")
 
 
-_NGRAM, _TRANSFORMER = Config("ngram", layers=1, tied=False, direct=True), Config("transformer", layers=12, heads=12)
+_NGRAM = Config("ngram", layers=1, tied=False, direct=True)
 
 # Sizes by name, with what was published under them
 SIZES = {
@@ -91,7 +91,9 @@ SIZES = {
     "lm_transformer_2_128_2": Config("transformer", layers=2, width=128, heads=2, intermediate=512),
     "lm_transformer_4_128_4": Config("transformer", layers=4, width=128, heads=4, intermediate=512),
     "lm_transformer_6_384_6": Config("transformer", layers=6, width=384, heads=6, intermediate=1536, context=256),
-    "lm_transformer_12_768_12": replace(_TRANSFORMER, width=768, intermediate=3072, context=1024),  # GPT-2, small
+    "lm_transformer_12_768_12": Config(  # the sizes of GPT-2, small
+        "transformer", layers=12, width=768, heads=12, intermediate=3072, context=1024
+    ),
 }
 
 

@@ -106,7 +106,7 @@ class FrozenOutputs:
         """The inputs of the trained part for some rows, padded to the longest, and the inputs that targets need."""
         keys = [row.key if isinstance(row, _Stored) else _key(row) for row in rows]
         known = {key: arrays for key in keys if (arrays := self._read(key)) is not None}
-        # which are no stored rows
+        # of a stored row the outputs are known
         missing: dict[bytes, Any] = {key: row for key, row in zip(keys, rows, strict=True) if key not in known}
         for group in _alike(missing, self._collate):
             inputs = self._collate([missing[key] for key in group])
