@@ -118,10 +118,8 @@ def apply(
             change = difference(parts) if parts else None
             if change is None and array is None:
                 raise ValueError(f"{layer.name}/{number} is missing")
-            if change is not None and change.shape != tuple(weight.shape):
-                raise ValueError(
-                    f"{layer.name}/{number} has the shape {change.shape} in place of {tuple(weight.shape)}"
-                )
+            if change is not None and change.shape != (shape := tuple(weight.shape)):
+                raise ValueError(f"{layer.name}/{number} has the shape {change.shape} in place of {shape}")
             weight.assign(change if array is None else array if change is None else array + change)
     if left:
         raise ValueError(f"{', '.join(sorted(left)[:3])} left over")
