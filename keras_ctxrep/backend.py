@@ -1,10 +1,9 @@
 """The backend of Keras: all that training, inference and saving need to know of it stands here."""
 
-import atexit
 import itertools
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -43,19 +42,6 @@ def versions() -> dict[str, str]:
 
 
 # --------------------------------------------------------------------------------------------------------------- data
-
-
-_making: dict[threading.Thread, threading.Event] = {}
-
-
-@atexit.register
-def _end() -> None:
-    """Ends the threads that make batches: JAX must not compute when Python has ended."""
-    making = [*_making.items()]
-    for _, ended in making:
-        ended.set()
-    for thread, _ in making:
-        thread.join(10)
 
 
 class Batches(keras.utils.PyDataset):
@@ -100,40 +86,15 @@ class Batches(keras.utils.PyDataset):
         return Batches(lambda first: itertools.islice(self.arrays(first), count), count, self.start)
 
     def _ahead(self, first: int) -> Iterator:
-        made: queue.Queue = queue.Queue(AHEAD)
-        ended = threading.Event()
-
-        def put(kind: str, value: Any = None) -> None:
-            while not ended.is_set():
-                try:
-                    return made.put((kind, value), timeout=0.5)
-                except queue.Full:
-                    pass
-
-        def make() -> None:
-            try:
-                for batch in self.arrays(first):
-                    put("batch", batch)
-                    if ended.is_set():
-                        return
-                put("end")
-            except Exception as error:  # raised where the batch is asked for
-                put("error", error)
-
-        thread = threading.Thread(target=make, daemon=True)
-        _making[thread] = ended
-        thread.start()
+        source, ended = self.arrays(first), object()
+        pool = ThreadPoolExecutor(1)
         try:
-            while True:
-                kind, value = made.get()
-                if kind == "end":
-                    return
-                if kind == "error":
-                    raise value
-                yield value
-        finally:
-            ended.set()
-            _making.pop(thread, None)
+            made = deque(pool.submit(next, source, ended) for _ in range(AHEAD))
+            while (batch := made.popleft().result()) is not ended:
+                made.append(pool.submit(next, source, ended))
+                yield batch
+        finally:  # what is being made is left to its thread, for which Python waits as it ends
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def batches(

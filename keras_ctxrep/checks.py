@@ -21,11 +21,8 @@ __all__ = [
 T = TypeVar("T")
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
 _NAMES |= {dict: "an object", Mapping: "a mapping", NoneType: ""} | dict.fromkeys((list, tuple, Sequence), "a list")
-_ALLOWED = {
-    float: (int, float),
-    tuple: (tuple, list),
-    Sequence: (tuple, list),
-}  # types of a value, if not the annotation
+# types of a value, if not the annotation
+_ALLOWED = {float: (int, float), tuple: (tuple, list), Sequence: (tuple, list)}
 _BOUNDS = {"least": (ge, "at least"), "above": (gt, "above"), "below": (lt, "below"), "most": (le, "at most")}
 
 
@@ -215,7 +212,6 @@ def check_config(config: Any, kind: type, sizes: Collection[str] = ()) -> None:
         raise TypeError(f"config={config!r}: {remedy}")
 
 
-@cache
 def of_kind(value: object, kind: type[T], error: str | None = None) -> T:
     """A value that has to be of a class.
 
@@ -236,6 +232,7 @@ def of_kind(value: object, kind: type[T], error: str | None = None) -> T:
     return value
 
 
+@cache
 def annotations(kind: type) -> dict[str, Any]:
     """The annotations of a dataclass, with their metadata."""
     return get_type_hints(kind, include_extras=True)
@@ -283,21 +280,16 @@ class JSONDecoder(json.JSONDecoder):
     def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
         try:
             return super().raw_decode(s, idx)
-        except _RepeatedKey:
+        except KeyError:  # of `_object`
             key, position = _repeated_key(s, idx)
-            raise json.JSONDecodeError(
-                f"the key '{printable(key, 60)}' stands twice in an object", s, position
-            ) from None
-
-
-class _RepeatedKey(Exception):
-    pass
+            message = f"the key '{printable(key, 60)}' stands twice in an object"
+            raise json.JSONDecodeError(message, s, position) from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise _RepeatedKey
+        raise KeyError("a key stands twice")
     return values
 
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_ctxrep.backend import tf
 from keras_ctxrep.layers.layer import Configured
 from keras_ctxrep.layers.replicas import replica
 from keras_ctxrep.layers.softmax import MASKED
@@ -161,7 +162,7 @@ class WordDistillation(Configured, keras.losses.Loss):
 
     def call(self, y_true, y_pred) -> Any:
         real = ops.cast(ops.any(y_true != 0, axis=(-2, -1)), y_pred.dtype)  # (B, W)
-        teacher, student = _of_length_1(y_true), _of_length_1(y_pred)
+        teacher, student = _scale_to_one(y_true), _scale_to_one(y_pred)
         if not self.relations:
             distances = 1 - ops.mean(ops.sum(teacher * student, axis=-1), axis=-1)  # (B, W)
             return ops.sum(distances * real, axis=-1) / ops.maximum(ops.sum(real, axis=-1), 1)
@@ -201,16 +202,11 @@ class TextDistillation(Configured, keras.losses.Loss):
         self.weight = weight
 
     def call(self, y_true, y_pred) -> Any:
-        teacher, student = _of_length_1(y_true), _of_length_1(y_pred)
+        teacher, student = _scale_to_one(y_true), _scale_to_one(y_pred)
         distances = 1 - ops.sum(teacher * student, axis=-1)  # (B,)
         (teacher, _), (student, rows) = _of_all_replicas(teacher), _of_all_replicas(student)
         differences = ops.mean(ops.square(_cosines(teacher) - _cosines(student)))
         return distances + self.weight * _count_once(differences, rows, ops.shape(student)[0])
-
-
-def _of_length_1(vectors):
-    """Vectors divided by their length; those of zeros stay zeros, with a gradient of zeros under every backend."""
-    return vectors * ops.rsqrt(ops.maximum(ops.sum(ops.square(vectors), axis=-1, keepdims=True), 1e-12))
 
 
 def _cosines(vectors):
@@ -407,8 +403,6 @@ def _of_all_replicas(rows) -> tuple[Any, Any]:
     """
     if replica()[0] == 1:
         return rows, ops.shape(rows)[0]
-    import tensorflow as tf
-
     count = tf.shape(rows)[0]
     context: Any = tf.distribute.get_replica_context()
     counts = context.all_gather(count[None], axis=0)  # (replicas,)

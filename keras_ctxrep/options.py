@@ -162,8 +162,6 @@ class Recipe(Protocol[P, K, R]):
 def keywords(kind: Callable[K, Any], **parts: type) -> Callable[[Callable[P, R]], Recipe[P, K, R]]:
     """Decorates a function with a parameter `options`, a dataclass `kind`: it takes the fields as keywords too.
 
-    If the function has a parameter `task_options`, it gets a dict of the other keywords there.
-
     Args:
         kind: class of the options.
         parts: parameters of the function that are dataclasses too, whose fields are keywords in the same way.
@@ -189,11 +187,8 @@ def keywords(kind: Callable[K, Any], **parts: type) -> Callable[[Callable[P, R]]
                 values = {name: given.pop(name) for name in [*given] if name in _fields(fields_of) and name not in own}
                 given[part] = replace(given[part], **values) if given.get(part) else fields_of(**values)
             values = {name: given.pop(name) for name in [*given] if name in entries and name not in own}
-            others = {name: given.pop(name) for name in [*given] if name not in own}
-            if others and "task_options" not in own:
-                raise unknown_option(function.__name__, next(iter(others)), entries)
-            if others:
-                given["task_options"] = dict(given.get("task_options") or {}) | others
+            if unknown := [name for name in given if name not in own]:
+                raise unknown_option(function.__name__, unknown[0], entries)
             options: Any = given.get("options")
             given["options"] = kind(**values) if options is None else replace(options, **values)  # pyright: ignore
             return function(*args, **given)  # pyright: ignore[reportCallIssue]
@@ -265,18 +260,6 @@ class Seeded(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Length(Options):
-    """How long a run is."""
-
-    steps: int | None = optional(">0  length of the run in steps", excludes="length")
-    minutes: float | None = optional(">0  length of the run in minutes, with evaluations", excludes="length")
-
-    def _check_length(self, needed: bool = True) -> None:
-        if (self.steps is None) == (self.minutes is None) and (needed or self.steps is not None):
-            raise ValueError(f"steps={self.steps}, minutes={self.minutes}: give one of the two")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Run(Options):
     """Evaluations and checkpoints of a run."""
 
@@ -337,13 +320,19 @@ class Counted(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule(Logged, Run, Length):
+class Schedule(Logged, Run):
     """Length of a run, its learning rate, evaluations, checkpoints and logs."""
 
+    steps: int | None = optional(">0  length of the run in steps", excludes="length")
+    minutes: float | None = optional(">0  length of the run in minutes, with evaluations", excludes="length")
     learning_rate: float | None = optional(">0  peak learning rate, after a linear warm-up")
     decay: str = option("linear", "schedule  fall of the learning rate after the warm-up", choices=DECAYS)
     microbatches: int = option(1, "machine >0 neutral  parts of a batch, one after another: saves memory")
     recompute: bool = option(False, "machine bert neutral  recompute activations for the gradient: a third slower")
+
+    def _check_length(self, needed: bool = True) -> None:
+        if (self.steps is None) == (self.minutes is None) and (needed or self.steps is not None):
+            raise ValueError(f"steps={self.steps}, minutes={self.minutes}: give one of the two")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -603,19 +592,14 @@ class EncoderDistillation(Sampled, Sized, Frequent, Corpus, Training):
         cosines between them (relations), vectors of words in all layers (hidden), vectors of texts and the cosines
         between them; and what BERT's pretraining learns, which gives the student its heads: masked_words, and with
         it next_sentence; of an ELMo as --init also language_model""")
-    pretraining_weight: float = option(
-        0.2,
-        """schedule >0  of the losses masked_words, next_sentence and
-        language_model, beside those of the vectors, whose gradients are smaller""",
-    )
+    pretraining_weight: float = option(0.2)("""schedule >0  of the losses masked_words, next_sentence and
+        language_model, beside those of the vectors, whose gradients are smaller""")
     parallel: Sequence | None = optional("""data FILE ... neutral  sentences and their translations, with a tab between
         them: the student's vectors of both texts are to be the teacher's of the first""")
     vectors: AnyPath | None = optional("""output FOLDER neutral  keep the teacher's vectors in this folder, for
         further runs (default: in --out, until the run ends)""")
-    sentences: int | None = (
-        optional("""data >0  random sentences of the corpus that the teacher reads, which the student
-        reads again and again (default: all)""")
-    )
+    sentences: int | None = optional("""data >0  random sentences of the corpus that the teacher reads, which the
+        student reads again and again (default: all)""")
 
     def __post_init__(self):
         super().__post_init__()

@@ -141,21 +141,17 @@ def _check_described(model: keras.Model, bundle: Bundle) -> None:
 
 def _outputs(bundle: Bundle) -> set[str]:
     """The names of the outputs that a model with this bundle may have."""
-    if bundle.task in tasks.SERVED and "vector" in tasks.get(bundle.task).model_outputs:
+    if bundle.task not in tasks.SERVED:
+        return {"forward_logits", "backward_logits", "mlm_logits", "nsp_logits", "logits", "state"}
+    task = tasks.get(bundle.task)
+    if "vector" in task.model_outputs:
         return {"layers", "sequence", "pooled", "vector", "attention", "mask", "state"}
-    if bundle.task in tasks.SERVED:
-        task = tasks.get(bundle.task)
-        return {*task.model_outputs, *task.training_outputs, "tags"}
-    return {"forward_logits", "backward_logits", "mlm_logits", "nsp_logits", "logits", "state"}
+    return {*task.model_outputs, *task.training_outputs, "tags"}
 
 
 def versions() -> dict[str, str]:
     """The versions of the packages that a result depends on."""
-    return {
-        "keras_ctxrep": __version__,
-        **backend.versions(),
-        "tokenizers": tokenizers.__version__,
-    }
+    return {"keras_ctxrep": __version__, **backend.versions(), "tokenizers": tokenizers.__version__}
 
 
 def load(folder: str | Path) -> ModelFolder:

@@ -29,7 +29,7 @@ def open_url(request: Request, seconds: float, least: float = math.inf) -> Any:
     """
     pace = _Pace(seconds)
     try:
-        response = build_opener(_Redirects, _Http(pace), _Https(pace)).open(request, timeout=seconds)
+        response = build_opener(_Redirects, _AtAPace(pace)).open(request, timeout=seconds)
     except ValueError as error:  # of an address in a redirect
         for response in pace.responses:
             response.close()
@@ -123,8 +123,8 @@ def _response(pace: _Pace, sock: Any, *args: Any, **options: Any) -> http.client
     return response
 
 
-class _AtAPace:
-    """What the handlers of http:// and https:// share."""
+class _AtAPace(HTTPHandler, HTTPSHandler):
+    """The handler of http:// and https://."""
 
     def __init__(self, pace: _Pace):
         super().__init__()
@@ -136,15 +136,7 @@ class _AtAPace:
             made.response_class = partial(_response, self._pace)
             return made
 
-        return super().do_open(connection, req, **options)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-class _Http(_AtAPace, HTTPHandler):
-    pass
-
-
-class _Https(_AtAPace, HTTPSHandler):
-    pass
+        return super().do_open(connection, req, **options)
 
 
 class _Redirects(HTTPRedirectHandler):

@@ -46,15 +46,12 @@ def changes(model: "keras.Model", base: "keras.Model", rank: int) -> Changes:
                 difference = array - known[layer.name][number]
                 if not difference.any():
                     continue
+            parts = (difference,)
             if layer.name in known and difference.ndim == 2 and rank < min(difference.shape):
                 left, values, right = np.linalg.svd(difference.astype(np.float64), full_matrices=False)
                 root = np.sqrt(values[:rank])
-                found[key] = (
-                    (left[:, :rank] * root).astype(np.float16),
-                    (root[:, None] * right[:rank]).astype(np.float16),
-                )
-            else:
-                found[key] = (difference.astype(np.float16),)
+                parts = left[:, :rank] * root, root[:, None] * right[:rank]
+            found[key] = tuple(part.astype(np.float16) for part in parts)
     return found
 
 
@@ -121,10 +118,8 @@ def apply(
             change = difference(parts) if parts else None
             if change is None and array is None:
                 raise ValueError(f"{layer.name}/{number} is missing")
-            if change is not None and change.shape != tuple(weight.shape):
-                raise ValueError(
-                    f"{layer.name}/{number} has the shape {change.shape} in place of {tuple(weight.shape)}"
-                )
+            if change is not None and change.shape != (shape := tuple(weight.shape)):
+                raise ValueError(f"{layer.name}/{number} has the shape {change.shape} in place of {shape}")
             weight.assign(change if array is None else array if change is None else array + change)
     if left:
         raise ValueError(f"{', '.join(sorted(left)[:3])} left over")

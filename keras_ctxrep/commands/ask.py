@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -108,14 +109,11 @@ def ask(
     answers = iter(predictor([question for question, _ in pairs], [hit.text for _, hit in pairs]) if pairs else [])
     results = []
     for hits in found:
-        read = [(next(answers), hit) for hit in hits]
-        spans = [
-            PassageAnswer(
-                answer["answer"], float(answer["score"] - answer["null_score"]), answer["start"], answer["end"], hit
-            )
-            for answer, hit in read
-            if answer.get("answer")
-        ]
+        spans = []
+        for hit, answer in zip(hits, islice(answers, len(hits)), strict=True):
+            if answer.get("answer"):
+                score = float(answer["score"] - answer["null_score"])
+                spans.append(PassageAnswer(answer["answer"], score, answer["start"], answer["end"], hit))
         results.append(sorted(spans, key=lambda span: -span.score))  # which keeps the order of equal ones
     return results
 

@@ -106,7 +106,7 @@ class Group:
     reasons: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def argument(help: str | None = None, default: Any = _DERIVED, flag: str | None = None, **metadata: Any) -> Any:
+def argument(help: str | None = None, default: Any = _DERIVED, **metadata: Any) -> Any:
     """A field that is an argument of a command and no option: it is not kept among the options of a run.
 
     Args:
@@ -114,14 +114,12 @@ def argument(help: str | None = None, default: Any = _DERIVED, flag: str | None 
             that is required; `FILE ...`, positional; `[--top N]`, `[TEXT]`, with a default; and the words of an option,
             or `writes`: a file that the command writes, which need not exist.
         default: of an argument in brackets (default: None, of a flag without a value False).
-        flag: --NAME, where it does not stand before the help.
         metadata: as in `options.option`, and `parse`, the function from a word to the value; `values`, a function that
             gives the values it may have; `kw_only`, whether it has to be named in Python.
     """
     if help is None:
-        return functools.partial(argument, default=default, flag=flag, **metadata)
+        return functools.partial(argument, default=default, **metadata)
     help, declared = split_head(help)
-    declared |= {} if flag is None else {"flag": flag}
     kw_only, metadata = metadata.pop("kw_only", MISSING), declared | metadata
     positional = "flag" not in metadata
     if "required" in metadata:

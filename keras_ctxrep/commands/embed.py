@@ -136,8 +136,7 @@ class Embed(options.Embedding, Command[int]):
                     count, cut = count + 1, cut + ("truncated" in answer)
                     self.progress(count)
         if empty:
-            shown = f"{len(empty):,} sentences have vectors of zeros, the first of them {empty[0]:,}: {NO_WORDS}"
-            warn(shown)
+            warn(f"{len(empty):,} sentences have vectors of zeros, the first of them {empty[0]:,}: {NO_WORDS}")
         if cut:
             warn(f"{cut:,} sentences were longer than the model reads, and were cut")
         return count

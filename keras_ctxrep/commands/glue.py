@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from keras_ctxrep.commands.command import Command, argument, function, in_python
 from keras_ctxrep.commands.printing import print_evaluation, print_line, table
-from keras_ctxrep.options import Finetuning
+from keras_ctxrep.options import AnyPath, Finetuning
 
 __all__ = ["Glue", "glue"]
 
@@ -38,19 +37,14 @@ class Glue(Finetuning, Command[list]):
 
     configurable: ClassVar[bool] = True
 
-    data: str | Path = argument("the folder with the sets, or `tfds`", flag="--data", metavar="FOLDER")
-    encoder: str | Path = argument("as in `ctxrep train`", flag="--encoder", model=True, metavar="FOLDER")
-    out: str | Path = argument(
-        "the folder to write: a model of each run, and the table", flag="--out", metavar="FOLDER"
-    )
-    sets: Sequence | None = argument(
-        "these sets alone (default: all that there are)", None, "--sets", nargs="+", metavar="NAME"
-    )
-    table: str | Path | None = argument(
-        "sets of one's own: names, and under each train and dev, files in --data", None, "--table", metavar="FILE.yaml"
-    )
-    rows: int | None = argument("learn from N random rows of each set", None, "--rows", least=1, metavar="N")
-    seeds: int = argument("runs of each set, from --seed on", 1, "--seeds", least=1, metavar="N")
+    data: AnyPath = argument("--data FOLDER  the folder with the sets, or `tfds`")
+    encoder: AnyPath = argument("--encoder FOLDER published  as in `ctxrep train`")
+    out: AnyPath = argument("--out FOLDER  the folder to write: a model of each run, and the table")
+    sets: Sequence | None = argument("[--sets NAME ...]  these sets alone (default: all that there are)")
+    table: AnyPath | None = argument("""[--table FILE.yaml]  sets of one's own: names, and under each train and dev,
+        files in --data""")
+    rows: int | None = argument("[--rows N] >=1  learn from N random rows of each set")
+    seeds: int = argument("[--seeds N] >=1  runs of each set, from --seed on", 1)
     report: Callable[[dict], None] | None = in_python()
     announce: Callable[[str], object] | None = in_python()
 

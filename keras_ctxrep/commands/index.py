@@ -84,9 +84,8 @@ class Index(options.Indexing, Command[int]):
             raise ValueError(f"{self.out}: no index to add rows to; leave out --add")
         model = self.encoder if isinstance(self.encoder, Model) else load(self.encoder)
         skipped: list[str] | None = [] if self.skip_bad else None
-        rows = chain.from_iterable(
-            passages.split(row, self) for path in sources for row in passages.read(path, self, skipped)
-        )
+        texts = (row for path in sources for row in passages.read(path, self, skipped))
+        rows = (part for row in texts for part in passages.split(row, self))
         counts, kept = passages.Counts(), search.Index.open(self.out, model) if self.add else None
         role = self.role or search.passages_role(model)
         if kept is not None and self.role in (None, kept.role):

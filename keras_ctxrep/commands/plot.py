@@ -26,10 +26,6 @@ _FLAGS = {  # of each kind, those that are required and others
 _SEVERAL, _NONE = ("mix", "history"), ("masks",)  # kinds of several folders, and of none
 
 
-def _number_or_name(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
-
-
 @dataclass(frozen=True)
 class Plot(Command[list[str]]):
     """Draw a scalar mix, alignments, attention, senses, probabilities, word vectors, masks, or the loss of runs.
@@ -60,7 +56,9 @@ class Plot(Command[list[str]]):
     columns: Mapping[str, str] | None = argument("[--columns NAME=N ...]  words: their numbers (default: word=1 tag=2)")
     count: int | None = argument("[--count N] >0  words: how many, the most frequent ones (default: 300)")
     k: int | None = argument("[-k N] >0  words: neighbours of each word in the table (default: 5)")
-    layer: int | str | None = argument(parse=_number_or_name)("""[--layer N|NAME]  attention: number, from 1, or all
+    layer: int | str | None = argument(
+        parse=lambda text: int(text) if text.isdecimal() else text
+    )("""[--layer N|NAME]  attention: number, from 1, or all
         (default: the last); senses: top, mix, mean (default: trained mix, else top)""")
     head: int | None = argument("[--head N] >0  attention: its number, from 1 (default: all)")
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from keras_ctxrep.backend import tf
+
 __all__ = ["Found", "Options", "search"]
 
 
@@ -78,8 +80,6 @@ def search(
     >>> found.tokens.numpy().tolist(), tf.exp(found.scores).numpy().round(2).tolist()
     ([[[-1, -1, -1], [1, -1, -1]]], [[0.3, 0.24]])
     """
-    import tensorflow as tf
-
     options = options or Options(**fields)
     max_length, beams, dtype, attends = options.max_length, options.beams, options.dtype, options.attends
     lowest = tf.constant(-float("inf"), dtype)
@@ -166,7 +166,5 @@ def search(
 
 def _static(x: Any) -> Any:
     """A scalar as an int where its value is known while the graph is made, as a converter for fixed shapes needs."""
-    from tensorflow import get_static_value
-
-    value = get_static_value(x)
+    value = tf.get_static_value(x)
     return x if value is None else int(value)

@@ -94,16 +94,12 @@ def pretrainer(config: Config) -> keras.Model:
 def _stacked(config: Config, attention: bool = False) -> Stacked:
     check_config(config, Config, SIZES)
     inputs = transformer.inputs()
-
-    def start():
-        return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-
     if config.embedding_width is None:
         embedding = transformer.token_embedding(config, config.width)
     else:
         sizes = config.vocabulary_size, config.embedding_width, config.width
-        embedding = FactorizedEmbedding(*sizes, embeddings_initializer=start(), name="token_embedding")
-    segment = klayers.Embedding(config.segments, config.width, start(), name="segment_embedding")
+        embedding = FactorizedEmbedding(*sizes, embeddings_initializer=config.initializer, name="token_embedding")
+    segment = klayers.Embedding(config.segments, config.width, config.initializer, name="segment_embedding")
     x = klayers.Add(name="embeddings")([embedding(inputs["token_ids"]), segment(inputs["segment_ids"])])
     if config.positions == "learned":
         x = PositionEmbedding(config.max_positions, config.initializer_range, name="position_embedding")(x)
@@ -139,3 +135,5 @@ LAYOUT = Layout(
     decoder="cls.predictions.decoder",
     options={**OPTIONS, "type_vocab_size": ("segments", int, 1, 2)},
 )
+# of relatives without segments and next sentences
+NAMES = {ours: theirs for ours, theirs in LAYOUT.names.items() if ours not in ("segment_embedding", "nsp_logits")}

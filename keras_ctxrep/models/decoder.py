@@ -158,12 +158,8 @@ def transformer(
     softmax = TiedSoftmax(vocabulary_size, width, name="target_softmax")
     drop = Dropout(dropout, name="target_dropout")
     norm = klayers.LayerNormalization(epsilon=1e-5, name="decoder_norm")
-    blocks = [
-        TransformerDecoderBlock(
-            heads, intermediate or 4 * width, dropout, dropout, epsilon=1e-5, name=f"decoder_layer_{index}"
-        )
-        for index in range(layers)
-    ]
+    sizes = heads, intermediate or 4 * width, dropout, dropout
+    blocks = [TransformerDecoderBlock(*sizes, epsilon=1e-5, name=f"decoder_layer_{i}") for i in range(layers)]
     vectors, mask = _memory(encoder)
     pairs = [klayers.Dense(2 * width, name=f"decoder_memory_{index}")(vectors) for index in range(layers)]
     memory = klayers.Concatenate(name="memory")(pairs) if layers > 1 else pairs[0]

@@ -80,18 +80,14 @@ def pretrainer(config: Config) -> keras.Model:
 
 def _stacked(config: Config, attention: bool = False) -> Stacked:
     check_config(config, Config, SIZES)
-
-    def start():
-        return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-
     inputs = transformer.inputs()
     embedding = transformer.token_embedding(config, config.input_width)
-    segment = klayers.Embedding(config.segments, config.input_width, start(), name="segment_embedding")
+    segment = klayers.Embedding(config.segments, config.input_width, config.initializer, name="segment_embedding")
     x = klayers.Add(name="embeddings")([embedding(inputs["token_ids"]), segment(inputs["segment_ids"])])
     x = PositionEmbedding(config.max_positions, config.initializer_range, name="position_embedding")(x)
     x = transformer.normed(config, x)
     if config.input_width != config.width:
-        x = klayers.Dense(config.width, kernel_initializer=start(), name="embedding_projection")(x)
+        x = klayers.Dense(config.width, kernel_initializer=config.initializer, name="embedding_projection")(x)
     return transformer.stacked(config, inputs, embedding, x, attention=attention, pooler_activation="gelu")
 
 

@@ -4,7 +4,7 @@ Peters et al. 2018, https://arxiv.org/abs/1802.05365; reference implementation h
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import keras
@@ -44,23 +44,15 @@ class Config:
     cell_clip: float | None = 3.0
     projection_clip: float | None = 3.0
     residual: bool = True  # from the second layer on, the layer's input is added to its output
-    filters: tuple[tuple[Size, Size], ...] = (
-        (1, 32),
-        (2, 32),
-        (3, 64),
-        (4, 128),
-        (5, 256),
-        (6, 512),
-        (7, 1024),
-    )  # (characters, filters)
+    # (characters, filters)
+    filters: tuple[tuple[Size, Size], ...] = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
     embedding_dim: Size = 16  # width of a character vector
     highways: Annotated[int, Range(0, 64)] = 2
     activation: str = "relu"  # of the character convolutions
     max_characters: Annotated[int, Range(3, 1000)] = 50  # ids per word: begin, up to 48 bytes, end
     dropout: Fraction = 0.1  # on the input of every LSTM layer and before the softmax, while training
-    words: Annotated[int, Range(0, 1 << 31)] = (
-        0  # rows of a word embedding that is used instead of characters; 0: characters
-    )
+    # rows of a word embedding that is used instead of characters; 0: characters
+    words: Annotated[int, Range(0, 1 << 31)] = 0
 
     def __post_init__(self):
         checks.check(self)
@@ -75,20 +67,16 @@ class Config:
         return self.projection or self.cells
 
 
-_ORIGINAL = Config()
-_SMALL_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 64), (5, 64))
+_SMALL = ((1, 32), (2, 32), (3, 64), (4, 64), (5, 64))
+_MEDIUM = (*_SMALL[:3], (4, 128), (5, 256))
 
 # Published sizes under their published names, and two small ones for small corpora.
 SIZES = {
-    "elmo_2x128_64_256cnn_1xhighway": replace(
-        _ORIGINAL, cells=128, projection=64, filters=_SMALL_FILTERS, highways=1, max_characters=32
-    ),
-    "elmo_2x512_128_512cnn_1xhighway": replace(
-        _ORIGINAL, cells=512, projection=128, filters=(*_SMALL_FILTERS[:3], (4, 128), (5, 256)), highways=1
-    ),
-    "elmo_2x1024_128_2048cnn_1xhighway": replace(_ORIGINAL, cells=1024, projection=128, highways=1),
-    "elmo_2x2048_256_2048cnn_1xhighway": replace(_ORIGINAL, cells=2048, projection=256, highways=1),
-    "elmo_2x4096_512_2048cnn_2xhighway": _ORIGINAL,
+    "elmo_2x128_64_256cnn_1xhighway": Config(cells=128, projection=64, filters=_SMALL, highways=1, max_characters=32),
+    "elmo_2x512_128_512cnn_1xhighway": Config(cells=512, projection=128, filters=_MEDIUM, highways=1),
+    "elmo_2x1024_128_2048cnn_1xhighway": Config(cells=1024, projection=128, highways=1),
+    "elmo_2x2048_256_2048cnn_1xhighway": Config(cells=2048, projection=256, highways=1),
+    "elmo_2x4096_512_2048cnn_2xhighway": Config(),
 }
 
 
@@ -151,9 +139,7 @@ def _cached_tokens(config: Config, ids, inputs: dict, cache: int):
     inputs["word_ids"] = keras.Input((None,), dtype="int32", name="word_ids")
     known, _ = SentenceMarkers(name="cached_markers")(inputs["word_ids"], mask=inputs["mask"])
     others = ids * ops.cast(ops.equal(known, 0), "int32")[:, :, None]  # 0, no word, where the table has the word
-    table = klayers.Embedding(
-        cache + 1, config.width, embeddings_initializer="zeros", trainable=False, name="token_cache"
-    )
+    table = klayers.Embedding(cache + 1, config.width, "zeros", trainable=False, name="token_cache")
     return klayers.Add(name="tokens")([_token_layer(config)(others), table(known)])
 
 
@@ -254,13 +240,11 @@ def language_model(
     outputs = {}
     for direction, x in zip(("forward", "backward"), tops[-1], strict=True):
         x = Dropout(config.dropout, name=f"{direction}_top_dropout")(x)
-        targets = {}
+        targets, name = {}, f"{direction}_targets"
         if samples:
-            name = f"{direction}_targets"
             targets["targets"] = inputs[name] = keras.Input((None,), dtype="int32", name=name)
-        outputs[f"{direction}_logits"] = klayers.Activation("linear", dtype="float32", name=f"{direction}_logits")(
-            softmax(x, **targets)
-        )
+        name = f"{direction}_logits"
+        outputs[name] = klayers.Activation("linear", dtype="float32", name=name)(softmax(x, **targets))
     return Model(inputs, outputs, name="elmo_language_model")
 
 
@@ -325,14 +309,9 @@ def _token_layer(config: Config) -> keras.layers.Layer:
     """Ids -> context-free token vectors, float32 (B, T, P)."""
     if config.words:  # id 0 is no word
         return Embedding(config.words + 1, config.width, name="word_embedding")
-    return CharCNN(
-        config.filters,
-        config.embedding_dim,
-        config.highways,
-        None if config.width == sum(number for _, number in config.filters) else config.width,
-        config.activation,
-        name="char_cnn",
-    )
+    projection = None if config.width == sum(number for _, number in config.filters) else config.width
+    sizes = config.filters, config.embedding_dim, config.highways, projection
+    return CharCNN(*sizes, config.activation, name="char_cnn")
 
 
 def _needed(tokens, mask):
@@ -370,16 +349,9 @@ def _stack(config: Config, dropout: float, tokens, mask, streams=None, state=Non
 
 
 def _lstm(config: Config, direction: str, index: int, streams: int | None = None) -> ProjectedLSTM:
-    projected = config.width < config.cells
-    return ProjectedLSTM(
-        config.cells,
-        config.width if projected else None,
-        config.cell_clip,
-        config.projection_clip if projected else None,
-        go_backwards=direction == "backward" and not streams,
-        streams=streams,
-        name=f"{direction}_{index}",
-    )
+    width, clip = (config.width, config.projection_clip) if config.width < config.cells else (None, None)
+    sizes, back = (config.cells, width, config.cell_clip, clip), direction == "backward" and not streams
+    return ProjectedLSTM(*sizes, go_backwards=back, streams=streams, name=f"{direction}_{index}")
 
 
 def _residual(config: Config, direction: str, index: int, x, out):

@@ -73,28 +73,27 @@ class Config:
             raise ValueError(f"layers=0: of kind={self.kind!r} at least 1")
 
 
-_LSTM, _NGRAM = Config(), Config("ngram", layers=1, tied=False, direct=True)
-_CONVOLUTION, _TRANSFORMER = Config("convolution"), Config("transformer")
+_NGRAM = Config("ngram", layers=1, tied=False, direct=True)
 
 # Sizes by name, with what was published under them
 SIZES = {
-    "lm_lstm_2x200": _LSTM,  # Zaremba et al. 2014, https://arxiv.org/abs/1409.2329: small
-    "lm_lstm_2x650": replace(_LSTM, width=650, dropout=0.5),  # medium
-    "lm_lstm_2x1500": replace(_LSTM, width=1500, dropout=0.65),  # large
-    "lm_lstm_2x2048_512": replace(_LSTM, width=512, cells=2048),  # Jozefowicz et al. 2016, LSTM-2048-512 has one layer
-    "lm_gru_2x200": replace(_LSTM, kind="gru"),
-    "lm_gru_2x650": replace(_LSTM, kind="gru", width=650, dropout=0.5),
-    "lm_rnn_1x200": replace(_LSTM, kind="rnn", layers=1),
+    "lm_lstm_2x200": Config(),  # Zaremba et al. 2014, https://arxiv.org/abs/1409.2329: small
+    "lm_lstm_2x650": Config(width=650, dropout=0.5),  # medium
+    "lm_lstm_2x1500": Config(width=1500, dropout=0.65),  # large
+    "lm_lstm_2x2048_512": Config(width=512, cells=2048),  # Jozefowicz et al. 2016, LSTM-2048-512 has one layer
+    "lm_gru_2x200": Config("gru"),
+    "lm_gru_2x650": Config("gru", width=650, dropout=0.5),
+    "lm_rnn_1x200": Config("rnn", layers=1),
     "lm_ngram_5_60_50": replace(_NGRAM, width=60, intermediate=50),  # Bengio et al. 2003, table 1
     "lm_ngram_6_100_60": replace(_NGRAM, order=6, width=100, intermediate=60),  # table 2
-    "lm_convolution_4x128": replace(_CONVOLUTION, layers=4, width=128),
-    "lm_convolution_8x256": replace(_CONVOLUTION, layers=8, width=256),
-    "lm_transformer_2_128_2": replace(_TRANSFORMER, width=128, heads=2, intermediate=512),
-    "lm_transformer_4_128_4": replace(_TRANSFORMER, layers=4, width=128, intermediate=512),
-    "lm_transformer_6_384_6": replace(_TRANSFORMER, layers=6, width=384, heads=6, intermediate=1536, context=256),
-    "lm_transformer_12_768_12": replace(
-        _TRANSFORMER, layers=12, width=768, heads=12, intermediate=3072, context=1024
-    ),  # the sizes of GPT-2, small
+    "lm_convolution_4x128": Config("convolution", layers=4, width=128),
+    "lm_convolution_8x256": Config("convolution", layers=8, width=256),
+    "lm_transformer_2_128_2": Config("transformer", layers=2, width=128, heads=2, intermediate=512),
+    "lm_transformer_4_128_4": Config("transformer", layers=4, width=128, heads=4, intermediate=512),
+    "lm_transformer_6_384_6": Config("transformer", layers=6, width=384, heads=6, intermediate=1536, context=256),
+    "lm_transformer_12_768_12": Config(  # the sizes of GPT-2, small
+        "transformer", layers=12, width=768, heads=12, intermediate=3072, context=1024
+    ),
 }
 
 
@@ -271,37 +270,32 @@ def _ngram(config: Config, embed, ids, mask, state=None) -> tuple[list, Any, lis
     return [vectors[:, :, -1], hidden], top, end
 
 
-def _recurrent(config: Config, embed, ids, mask, state=None) -> tuple[list, Any, list]:
+def _stacked(config: Config, embed, ids, mask, state=None) -> tuple[list, Any, list]:
+    """Layers of one kind, each of which has a part of the state."""
     layers, ends = [_drop(config, embed(ids), "embedding")], []
     for index in range(config.layers):
-        name, x = f"layer_{index}", layers[-1]
+        name, past = f"layer_{index}", None if state is None else state[index]
         if config.kind == "lstm":
             projection = None if config.cells in (None, config.width) else config.width
             layer = ProjectedLSTM(config.cells or config.width, projection, name=name)
-            arguments = {"mask": mask} | ({} if state is None else {"state": state[index]})
+            arguments = {"mask": mask, "state": past}
+        elif config.kind == "convolution":
+            layer = GatedConvolution(config.kernel_size, name=name)
+            shape = (-1, config.kernel_size - 1, config.width)
+            arguments = {"mask": mask, "past": None if past is None else ops.reshape(past, shape)}
         else:
             kind = klayers.GRU if config.kind == "gru" else klayers.SimpleRNN
             layer = kind(config.width, return_sequences=True, return_state=state is not None, name=name)
-            start = {} if state is None else {"initial_state": state[index]}
-            arguments = {"mask": ops.cast(mask, "bool")} | start
-        _add(config, layers, ends, layer(x, **arguments), name)
+            arguments = {"mask": ops.cast(mask, "bool"), "initial_state": past}
+        _add(layers, ends, layer(layers[-1], **arguments))
+        layers[-1] = _drop(config, layers[-1], name)
     return layers, layers[-1], ends
 
 
-def _convolutional(config: Config, embed, ids, mask, state=None) -> tuple[list, Any, list]:
-    layers, ends = [_drop(config, embed(ids), "embedding")], []
-    for index in range(config.layers):
-        layer, past = GatedConvolution(config.kernel_size, name=f"layer_{index}"), {}
-        if state is not None:
-            past["past"] = ops.reshape(state[index], (-1, config.kernel_size - 1, config.width))
-        _add(config, layers, ends, layer(layers[-1], mask=mask, **past), f"layer_{index}")
-    return layers, layers[-1], ends
-
-
-def _add(config: Config, layers: list, ends: list, outputs, name: str) -> None:
+def _add(layers: list, ends: list, outputs) -> None:
     """Adds what a layer gives: its vectors, or these and the end of its state."""
     x, *end = outputs if isinstance(outputs, list | tuple) else [outputs]
-    layers.append(_drop(config, x, name))
+    layers.append(x)
     ends.extend(end)
 
 
@@ -318,10 +312,7 @@ def _transformer(config: Config, embed, ids, mask, state=None) -> tuple[list, An
         if state is not None:
             past = ops.reshape(state[index], (-1, config.context, 2 * config.width))
             before = {"past": past, "count": count}
-        outputs = block(layers[-1], mask=mask, **before)
-        x, *end = outputs if isinstance(outputs, list | tuple) else [outputs]
-        layers.append(x)
-        ends.extend(end)
+        _add(layers, ends, block(layers[-1], mask=mask, **before))
     if state is not None:
         seen = count + ops.sum(mask, axis=1, keepdims=True)
         ends.append(ops.minimum(seen, config.context))
@@ -329,11 +320,6 @@ def _transformer(config: Config, embed, ids, mask, state=None) -> tuple[list, An
     return layers, layers[-1], ends
 
 
-_BODIES = {
-    "ngram": _ngram,
-    "rnn": _recurrent,
-    "gru": _recurrent,
-    "lstm": _recurrent,
-    "convolution": _convolutional,
-    "transformer": _transformer,
-}
+_BODIES = {"ngram": _ngram, "transformer": _transformer} | dict.fromkeys(
+    ("rnn", "gru", "lstm", "convolution"), _stacked
+)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_ctxrep.backend import NAME, TENSORFLOW
+from keras_ctxrep.backend import NAME, TENSORFLOW, tf
 from keras_ctxrep.layers.replicas import replica
 from keras_ctxrep.losses import VectorLoss
 from keras_ctxrep.models.frozen import FROZEN
@@ -134,8 +134,6 @@ class Model(_Steps):
 
         def _gradients(self, x, y, weights):
             """Gradients of this replica's rows, computed in `microbatches` parts one after another."""
-            import tensorflow as tf
-
             rows = _rows(x)
             total = _sum_over_replicas(tf.cast(rows, "float32"))
             if self.microbatches == 1:
@@ -169,8 +167,6 @@ class Model(_Steps):
                 count: parts.
                 total: rows of all replicas.
             """
-            import tensorflow as tf
-
             if not isinstance(self.loss, dict) or len(self.loss) != 1:
                 raise ValueError('microbatches of a loss over vectors: compile with loss={"vector": loss}')
             ((name, loss),) = self.loss.items()
@@ -212,8 +208,6 @@ class Model(_Steps):
 
         def _gradients_of_part(self, x, y, weights, total):
             """Gradients of some rows, which count by their fraction of all rows of the batch."""
-            import tensorflow as tf
-
             rows, replicas = _rows(x), replica()[0]
             with tf.GradientTape() as tape:
                 outputs = self(x, training=True)
@@ -227,8 +221,6 @@ class Model(_Steps):
 
         def _logs(self, logs):
             """With an axis for the workers, which Keras' reduction needs."""
-            import tensorflow as tf
-
             from keras_ctxrep.training.strategy import several_workers
 
             if not several_workers(self.distribute_strategy):
@@ -256,14 +248,10 @@ def _are_texts(value):
 
 
 def _rows(x):
-    import tensorflow as tf
-
     return tf.shape(keras.tree.flatten(x)[0])[0]
 
 
 def _sum_over_replicas(value):
-    import tensorflow as tf
-
     context = tf.distribute.get_replica_context()
     return context.all_reduce(tf.distribute.ReduceOp.SUM, value) if context.num_replicas_in_sync > 1 else value
 
@@ -274,8 +262,6 @@ def _sum_of_parts(part, count):
     The first part is computed outside the loop, which needs to know which gradients are sparse. Each part waits for the
     one before it, whose activations are then no longer in memory.
     """
-    import tensorflow as tf
-
     gradients = part(tf.constant(0))
     dense = [g for g in gradients if g is not None and not isinstance(g, tf.IndexedSlices)]
     sparse = [g for g in gradients if isinstance(g, tf.IndexedSlices)]
@@ -299,14 +285,9 @@ def _sum_of_parts(part, count):
         start = tf.constant(1)
     loop = start, dense, [arrays(g.values) for g in sparse], [arrays(g.indices) for g in sparse]
     _, dense, values, indices = tf.while_loop(lambda index, *_: index < count, body, loop, parallel_iterations=1)
-    dense, sparse = (
-        iter(dense),
-        iter(
-            tf.IndexedSlices(v.concat(), i.concat(), g.dense_shape)
-            for v, i, g in zip(values, indices, sparse, strict=True)
-        ),
-    )
-    return [g if g is None else next(sparse if isinstance(g, tf.IndexedSlices) else dense) for g in gradients]
+    parts = zip(values, indices, sparse, strict=True)
+    sums, slices = iter(dense), (tf.IndexedSlices(v.concat(), i.concat(), g.dense_shape) for v, i, g in parts)
+    return [g if g is None else next(slices if isinstance(g, tf.IndexedSlices) else sums) for g in gradients]
 
 
 def _all_finite_or_none(gradients):
@@ -315,25 +296,17 @@ def _all_finite_or_none(gradients):
     Keras decides on each replica by itself, or by the first one, whether float16 overflowed; workers that decide
     differently wait for each other for ever.
     """
-    import tensorflow as tf
-
     if tf.distribute.get_replica_context().num_replicas_in_sync == 1:
         return gradients
 
-    def values(gradient):
-        return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-    known = [g for g in gradients if g is not None]
-    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(values(g))) for g in known])
+    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients if g is not None]
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in values])
     overflows = _sum_over_replicas(tf.cast(~finite, "float32"))
     poison = tf.where(overflows > 0, float("nan"), 0.0)
 
-    def marked(gradient):
-        if isinstance(gradient, tf.IndexedSlices):
-            return tf.IndexedSlices(
-                gradient.values + tf.cast(poison, gradient.dtype), gradient.indices, gradient.dense_shape
-            )
-        return gradient + tf.cast(poison, gradient.dtype)
+    def marked(g):
+        by = tf.cast(poison, g.dtype)
+        return tf.IndexedSlices(g.values + by, g.indices, g.dense_shape) if isinstance(g, tf.IndexedSlices) else g + by
 
     return [g if g is None else marked(g) for g in gradients]
 

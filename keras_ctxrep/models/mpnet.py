@@ -11,6 +11,7 @@ import keras
 from keras_ctxrep.checks import Range, check_config
 from keras_ctxrep.layers import PositionEmbedding, RelativePositionBias
 from keras_ctxrep.models import transformer
+from keras_ctxrep.models.bert import NAMES
 from keras_ctxrep.models.transformer import OPTIONS, Layout, Stacked
 from keras_ctxrep.text.tokens import SpecialTokens
 
@@ -88,24 +89,16 @@ def _stacked(config: Config, attention: bool = False) -> Stacked:
 LAYOUT = Layout(
     classes="MPNet",
     names={
-        "token_embedding": ".embeddings.word_embeddings",
-        "position_embedding": ".embeddings.position_embeddings",
-        "embedding_norm": ".embeddings.LayerNorm",
+        **NAMES,
         "attention_bias": ".encoder.relative_attention_bias",
         "layer_{}/query": ".encoder.layer.{}.attention.attn.q",
         "layer_{}/key": ".encoder.layer.{}.attention.attn.k",
         "layer_{}/value": ".encoder.layer.{}.attention.attn.v",
         "layer_{}/attention_output": ".encoder.layer.{}.attention.attn.o",
         "layer_{}/attention_norm": ".encoder.layer.{}.attention.LayerNorm",
-        "layer_{}/feed_forward": ".encoder.layer.{}.intermediate.dense",
-        "layer_{}/feed_forward_output": ".encoder.layer.{}.output.dense",
-        "layer_{}/feed_forward_norm": ".encoder.layer.{}.output.LayerNorm",
-        "pooler": ".pooler.dense",
         "mlm_transform": "lm_head.dense",
         "mlm_norm": "lm_head.layer_norm",
         "mlm_bias": "lm_head",
-        "logits": "classifier",
-        "span_logits": "qa_outputs",
     },
     decoder="lm_head.decoder",
     classifier={"pooler": "classifier.dense", "logits": "classifier.out_proj"},

@@ -13,6 +13,7 @@ from keras_ctxrep.checks import Size, check_config
 from keras_ctxrep.layers import PositionEmbedding
 from keras_ctxrep.models import transformer
 from keras_ctxrep.models.bert import LAYOUT as BERT_LAYOUT
+from keras_ctxrep.models.bert import NAMES
 from keras_ctxrep.models.transformer import OPTIONS, Layout, Stacked
 from keras_ctxrep.text.subwords import ROBERTA_TOKENS
 
@@ -87,8 +88,7 @@ def _stacked(config: Config, attention: bool = False) -> Stacked:
     check_config(config, Config, SIZES)
     inputs = transformer.inputs()
     embedding = transformer.token_embedding(config, config.width)
-    start = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-    kind = klayers.Embedding(config.token_types, config.width, start, name="type_embedding")
+    kind = klayers.Embedding(config.token_types, config.width, config.initializer, name="type_embedding")
     x = klayers.Add(name="embeddings")([embedding(inputs["token_ids"]), kind(0 * inputs["segment_ids"])])
     x = PositionEmbedding(config.max_positions, config.initializer_range, name="position_embedding")(x)
     return transformer.stacked(config, inputs, embedding, transformer.normed(config, x), attention=attention)
@@ -99,11 +99,7 @@ def _stacked(config: Config, attention: bool = False) -> Stacked:
 LAYOUT = Layout(
     classes="Roberta",
     names={
-        **{
-            ours: theirs
-            for ours, theirs in BERT_LAYOUT.names.items()
-            if ours not in ("segment_embedding", "nsp_logits")
-        },
+        **NAMES,
         "type_embedding": BERT_LAYOUT.names["segment_embedding"],
         "mlm_transform": "lm_head.dense",
         "mlm_norm": "lm_head.layer_norm",

@@ -211,9 +211,8 @@ def esim(encoder: keras.Model, units: int = 300, layers: int = 1, dropout: float
         x = klayers.Concatenate()([x, aligned, x - aligned, x * aligned])
         composed.append(compose(padded(project(drop(x)), mask=own), own))
     pool = MaskedPooling("mean_max", name="mean_and_max")
-    both = klayers.Concatenate(name="both_texts")(
-        [pool(x, mask=own) for x, own in zip(composed, (mask, pair_mask), strict=True)]
-    )
+    pools = [pool(x, mask=own) for x, own in zip(composed, (mask, pair_mask), strict=True)]
+    both = klayers.Concatenate(name="both_texts")(pools)
     pooled = klayers.Dense(units, activation="tanh", name="inference")(Dropout(dropout, name="inference_dropout")(both))
     outputs = {"layers": [*text.output["layers"], composed[0]], "sequence": composed[0], "pooled": pooled}
     return Model(inputs, outputs, name="esim_stack")
@@ -328,9 +327,8 @@ def _vectors(encoder: keras.Model, dropout: float, options: Vectors):
         inputs["marks"] = keras.Input((marks, 2), dtype="int32", name="marks")
         kinds = MarkIndicator(name="marked")(inputs["mask"], inputs["marks"])  # (B, T)
         kinds = Embedding(1 + marks, INDICATOR, name="mark_embedding")(kinds)
-        x = klayers.Concatenate(name="vectors_and_marks")(
-            [x, ZeroPadding(carry_mask=True, name="mark_padding")(kinds, mask=inputs["mask"])]
-        )
+        kinds = ZeroPadding(carry_mask=True, name="mark_padding")(kinds, mask=inputs["mask"])
+        x = klayers.Concatenate(name="vectors_and_marks")([x, kinds])
     return inputs, x, inputs["mask"]
 
 
@@ -360,9 +358,8 @@ def _both(model: keras.Model) -> tuple[dict, keras.Model, keras.Model]:
     """The inputs of two texts, a model of the first one, and the same layers over the inputs of the second one."""
     own = [*model.input.values()]
     others = [keras.Input(tensor.shape[1:], dtype=tensor.dtype, name=PAIR + tensor.name) for tensor in own]
-    twin = keras.models.clone_model(
-        keras.Model(own, model.output), input_tensors=others, clone_function=lambda layer: layer
-    )
+    listed = keras.Model(own, model.output)
+    twin = keras.models.clone_model(listed, input_tensors=others, clone_function=lambda layer: layer)
     return model.input | {tensor.name: tensor for tensor in others}, model, twin
 
 

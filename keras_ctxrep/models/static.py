@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_ctxrep import checks
+from keras_ctxrep.backend import tf
 from keras_ctxrep.checks import Fraction, Range, RowCount, Size, check_config
 from keras_ctxrep.layers import Dropout, Embedding, MaskedPooling, SubwordEmbedding, WindowMean, ZeroPadding
 from keras_ctxrep.models.model import Model
@@ -27,12 +28,10 @@ class Config:
 
     words: RowCount  # number of words, the first of them <UNK>; row 0 of the table is for no word. Or of word pieces
     width: Size  # width of a vector
-    buckets: Annotated[int, Range(0, 1 << 31)] = (
-        0  # rows after those of the words, for hashed character n-grams (2,000,000 in fastText); 0: no n-grams
-    )
-    min_n: Annotated[int, Range(1, 100)] = (
-        3  # characters of the shortest n-gram, "<" and ">" around the word among them (fastText)
-    )
+    # rows after those of the words, for hashed character n-grams (2,000,000 in fastText); 0: no n-grams
+    buckets: Annotated[int, Range(0, 1 << 31)] = 0
+    # characters of the shortest n-gram, "<" and ">" around the word among them (fastText)
+    min_n: Annotated[int, Range(1, 100)] = 3
     max_n: Annotated[int, Range(1, 100)] = 6  # characters of the longest n-gram (fastText)
     lowercase: bool = False  # words are looked up in lower case
     trainable: bool = True  # whether the table is trained
@@ -127,8 +126,6 @@ class Trainer(Model):
     def train_step(self, data) -> dict[str, Any]:
         if self.updates == 1:
             return super().train_step(data)
-        import tensorflow as tf
-
         if self.distribute_strategy.num_replicas_in_sync > 1:
             raise ValueError(f"updates={self.updates}: on one replica; of several ones each step is one update")
         size = tf.shape(keras.tree.flatten(data)[0])[0] // self.updates

@@ -6,7 +6,6 @@ hand it to `stacked`, and with a `Layout`; see `models/mpnet.py`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import keras
@@ -66,6 +65,11 @@ class Config:
         if self.width % self.heads:
             raise ValueError(f"heads={self.heads} does not divide width={self.width}")
 
+    @property
+    def initializer(self) -> keras.initializers.Initializer:
+        """Of kernels and tables."""
+        return keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+
 
 _C = TypeVar("_C", bound=Config)
 
@@ -90,21 +94,19 @@ def sized(config: type[_C], layers: int, width: int, heads: int, **fields: Any) 
 
 
 # option of config.json -> field of the `Config`, type, minimum, and default if it has one
-OPTIONS: Mapping[str, tuple] = MappingProxyType(
-    {
-        "vocab_size": ("vocabulary_size", int, 1),
-        "hidden_size": ("width", int, 1),
-        "num_hidden_layers": ("layers", int, 1),
-        "num_attention_heads": ("heads", int, 1),
-        "intermediate_size": ("intermediate", int, 1),
-        "hidden_dropout_prob": ("dropout", float, 0, 0.1),
-        "attention_probs_dropout_prob": ("attention_dropout", float, 0, 0.1),
-        "max_position_embeddings": ("max_positions", int, 1),
-        "initializer_range": ("initializer_range", float, 0, 0.02),
-        "layer_norm_eps": ("epsilon", float, 0, 1e-12),
-        "hidden_act": ("activation", str, None, "gelu"),
-    }
-)
+OPTIONS: Mapping[str, tuple] = {
+    "vocab_size": ("vocabulary_size", int, 1),
+    "hidden_size": ("width", int, 1),
+    "num_hidden_layers": ("layers", int, 1),
+    "num_attention_heads": ("heads", int, 1),
+    "intermediate_size": ("intermediate", int, 1),
+    "hidden_dropout_prob": ("dropout", float, 0, 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout", float, 0, 0.1),
+    "max_position_embeddings": ("max_positions", int, 1),
+    "initializer_range": ("initializer_range", float, 0, 0.02),
+    "layer_norm_eps": ("epsilon", float, 0, 1e-12),
+    "hidden_act": ("activation", str, None, "gelu"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,8 +191,8 @@ def token_embedding(config: Config, width: int) -> ReversibleEmbedding:
     >>> token_embedding(Config(vocabulary_size=9), 4).name
     'token_embedding'
     """
-    start = _start(config)
-    return ReversibleEmbedding(config.vocabulary_size, width, embeddings_initializer=start, name="token_embedding")
+    own = {"embeddings_initializer": config.initializer, "name": "token_embedding"}
+    return ReversibleEmbedding(config.vocabulary_size, width, **own)
 
 
 def normed(config: Config, x: Any) -> Any:
@@ -234,19 +236,11 @@ def stacked(
     """
     mask = inputs["mask"]
     biased = {} if bias is None else {"bias": bias}
+    sizes = config.heads, config.intermediate, config.dropout, config.attention_dropout
+    others = config.activation, config.epsilon, config.initializer_range
     layers, weights = [x], []
     for index in range(config.layers):
-        x = TransformerBlock(
-            config.heads,
-            config.intermediate,
-            config.dropout,
-            config.attention_dropout,
-            config.activation,
-            config.epsilon,
-            config.initializer_range,
-            attention,
-            name=f"layer_{index}",
-        )(x, mask=mask, **biased)
+        x = TransformerBlock(*sizes, *others, attention, name=f"layer_{index}")(x, mask=mask, **biased)
         if attention:
             x, attention_weights = x
             weights.append(attention_weights)
@@ -309,12 +303,8 @@ def pretrainer(config: Config, parts: Stacked, name: str, next_sentence: bool = 
     return Model(read, outputs, name=name)
 
 
-def _start(config: Config) -> keras.initializers.Initializer:
-    return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-
-
 def _dense(config: Config, units: int, name: str, activation=None, dtype=None) -> klayers.Dense:
-    return klayers.Dense(units, activation, kernel_initializer=_start(config), name=name, dtype=dtype)
+    return klayers.Dense(units, activation, kernel_initializer=config.initializer, name=name, dtype=dtype)
 
 
 def encoder_config(model: keras.Model, config: dict) -> dict:

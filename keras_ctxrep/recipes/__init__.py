@@ -32,17 +32,13 @@ __all__ = [
     "score_sentences", "sweep", "tflite",
 ]  # fmt: skip
 
-_MODULES = {  # imported when the function is first used
-    "score_sentences": "keras_ctxrep.recipes.scoring",
-}
-
 move_modules(__name__, {"embedding": "keras_ctxrep.commands.embed"})
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name != "score_sentences":  # imported when it is first used
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    return importlib.import_module("keras_ctxrep.recipes.scoring").score_sentences
 
 
 def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | None = None) -> list[dict]:

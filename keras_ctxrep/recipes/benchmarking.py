@@ -144,11 +144,9 @@ def _command_line(command: "Glue", name: str, seed: int) -> str:
     """That of one cell."""
     words, own = ["ctxrep", "glue"], {"sets": name, "seed": seed, "seeds": 1}
     for entry in fields(command):
-        value, flag = own.get(entry.name, getattr(command, entry.name)), entry.name.replace("_", "-")
+        value, name = own.get(entry.name, getattr(command, entry.name)), entry.name.replace("_", "-")
         if entry.name == "seed" or (value != entry.default and entry.name not in ("overwrite", "report", "announce")):
-            words += (
-                [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
-            )
+            words += [f"--{'' if value else 'no-'}{name}"] if isinstance(value, bool) else [f"--{name}", str(value)]
     return shlex.join(words)
 
 

@@ -48,12 +48,11 @@ def learner(model: keras.Model, learn: Sequence[str]) -> keras.Model:
     >>> sorted(learner(model, ["words", "texts"]).output), learner(model, ["words"]).output["words"].shape
     (['backward_logits', 'forward_logits', 'texts', 'words'], (None, None, 1, 128))
     """
-    tops = [model.get_layer(f"{direction}_top_dropout").input for direction in ("forward", "backward")]
-    crops = (
-        klayers.Cropping1D((1, 0), name="forward_top")(tops[0]),
-        klayers.Cropping1D((0, 1), name="backward_top")(tops[1]),
-    )
-    both = klayers.Concatenate(name="top")(list(crops))  # (B, T, 2 P)
+    tops = []
+    for direction, crop in (("forward", (1, 0)), ("backward", (0, 1))):
+        top = model.get_layer(f"{direction}_top_dropout").input
+        tops.append(klayers.Cropping1D(crop, name=f"{direction}_top")(top))
+    both = klayers.Concatenate(name="top")(tops)  # (B, T, 2 P)
     mask = model.input["mask"]
     top = ZeroPadding(carry_mask=True, name="top_words")(both, mask=mask)
     text = MaskedPooling("mean", name="top_mean")(top, mask=mask)

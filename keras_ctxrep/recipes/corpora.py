@@ -48,12 +48,12 @@ def held_out(corpus: Sequence[str | Path], valid: str | Path | None, seed: int) 
 
 
 def learned(
-    learn: Callable[[list[str]], list[str]], corpus: Sequence[str | Path], read: Read, options: Text
+    learn: Callable[[list[str]], list[str]], corpus: Sequence[str | Path], read: Read, options: Text, kind: str
 ) -> list[str]:
-    """A vocabulary learned from `options.vocab_sample` sentences, once for each corpus: it is kept in the cache."""
+    """A vocabulary learned from `options.vocab_sample` sentences, once for each corpus and kind: kept in the cache."""
     names = ("seed", "vocab_size", "vocab_sample", "min_count", "cased")
     relevant = {name: getattr(options, name) for name in names} | {"held_out": options.valid is None}
-    key = json.dumps([learn.__qualname__, relevant, [sha256(path) for path in corpus], __version__])
+    key = json.dumps([kind, relevant, [sha256(path) for path in corpus], __version__])
     path = cache_folder() / "vocabularies" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.txt"
     if path.exists():
         return read_vocab(path)
@@ -84,17 +84,23 @@ def wordpiece_of(initial: Any, options: Text, corpus: Sequence[str | Path], read
     def learn(sentences: list[str]) -> list[str]:
         return WordPiece.train(sentences, options.vocab_size, lowercase).vocab
 
-    return WordPiece(learned(learn, corpus, read, options), lowercase)
+    return WordPiece(learned(learn, corpus, read, options, "pieces"), lowercase)
 
 
-def word_vocabulary(options: Text, initial: Any, corpus: Sequence[str | Path], read: Read) -> Vocabulary:
-    """The words a biLM predicts: of the given file, of the initial model, or counted on the text."""
+def word_vocabulary(
+    options: Text,
+    initial: Any,
+    corpus: Sequence[str | Path],
+    read: Read,
+    split: Callable[[str], list[str]] = split_words,
+) -> Vocabulary:
+    """The words a biLM predicts, or what `split` gives: of a file, of the initial model, or counted on the text."""
 
     def count(sentences: list[str]) -> list[str]:
-        return Vocabulary.count(map(split_words, sentences), options.min_count, options.vocab_size).vocab
+        return Vocabulary.count(map(split, sentences), options.min_count, options.vocab_size).vocab
 
     words = given_words(options, initial)
-    return Vocabulary(learned(count, corpus, read, options) if words is None else words)
+    return Vocabulary(learned(count, corpus, read, options, split.__name__) if words is None else words)
 
 
 def token_features(
@@ -117,15 +123,8 @@ def token_features(
     if units == "pieces":
         wordpiece = wordpiece_of(None, options, corpus, read)
         vocab, fields = wordpiece.vocab, casing(wordpiece)
-    elif units == "words":
-        vocab = word_vocabulary(options, None, corpus, read).vocab
     else:
-
-        def count_characters(sentences: list[str]) -> list[str]:
-            return Vocabulary.count(map(list, sentences), options.min_count, options.vocab_size).vocab
-
-        given = given_words(options, None)
-        vocab = Vocabulary(learned(count_characters, corpus, read, options) if given is None else given).vocab
+        vocab = word_vocabulary(options, None, corpus, read, split_words if units == "words" else list).vocab
     return TokenFeatures(units, vocab, options.max_length, **fields), {"vocab": tuple(vocab)} | fields
 
 

@@ -30,6 +30,7 @@ from keras_ctxrep.text.features import Row
 from keras_ctxrep.training import pipeline
 from keras_ctxrep.training.frozen import FrozenOutputs
 
+BLOCK = 4096  # vectors that are in memory in float64 at a time
 Taught = tuple[Any, list[dict[str, np.ndarray]]]  # an example, and the teacher's logits for each of its rows
 
 
@@ -112,7 +113,7 @@ class Distilling(Run):
             return _encoded(bundle, [self.taught[index] for index in order])
 
         collate = partial(_collate, bundle, outputs.collate if outputs else bundle.features.collate)
-        return partial(pipeline.dataset, epoch, collate, rows, _length, seed, True)
+        return partial(pipeline.dataset, epoch, collate, rows, lambda entry: len(entry[0]), seed, True)
 
     def examples(self, bundle: Bundle) -> Iterator:
         return (example for example, _ in self.taught)
@@ -171,14 +172,18 @@ def principal_axes(vectors: np.ndarray, width: int) -> np.ndarray:
 
     Returns: float32 (D, R).
 
-    >>> [round(abs(float(x)), 2) for x in principal_axes(np.array([[3.0, 4.0], [6.0, 8.0], [4.0, -3.0]]), 1)[:, 0]]
-    [0.6, 0.8]
+    >>> principal_axes(np.array([[3.0, 4.0], [6.0, 8.0], [4.0, -3.0]]), 1).round(2).tolist()
+    [[0.6], [0.8]]
     >>> principal_axes(np.eye(2), 3).shape
     (2, 3)
     """
-    vectors = vectors.astype(np.float32)
-    axes = np.linalg.eigh(vectors.T @ vectors)[1][:, ::-1]  # descending
-    return np.pad(axes[:, :width], ((0, 0), (0, max(0, width - axes.shape[1]))))
+    moments = np.zeros((vectors.shape[1],) * 2)
+    for begin in range(0, len(vectors), BLOCK):
+        part = vectors[begin : begin + BLOCK].astype(np.float64)
+        moments += part.T @ part
+    axes = np.linalg.eigh(moments)[1][:, ::-1][:, :width]  # descending
+    axes = np.where(axes.sum(0) < 0, -axes, axes)  # the sign of an axis is arbitrary
+    return np.pad(axes, ((0, 0), (0, max(0, width - axes.shape[1])))).astype(np.float32)
 
 
 def _taught(predictor: Predictor, examples: Iterator, answers: bool = False) -> Iterator[Taught]:
@@ -230,7 +235,3 @@ def _join(labels: np.ndarray, logits: Sequence[np.ndarray]) -> np.ndarray:
     for number, values in enumerate(logits):
         array[(number, *(slice(0, size) for size in values.shape))] = values
     return np.concatenate([labels.astype(np.float32), array], -1)
-
-
-def _length(entry: tuple) -> int:
-    return len(entry[0])

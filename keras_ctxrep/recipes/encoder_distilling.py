@@ -59,15 +59,16 @@ def run(
 
 def _distill(teacher, corpus: Sequence[str | Path], out, report, options: EncoderDistillation, strategy) -> list[dict]:
     folder, source = teacher_of_run(teacher, corpus, out)
-    error = (
-        f"{teacher}: a model of the family {source.bundle.family!r}; the teacher has to be a BERT or a relative of it"
-    )
-    of_kind(source.bundle.features, WordPieceFeatures, error)
+    family = source.bundle.family
+    error = f"{teacher}: a model of the family {family!r}; the teacher has to be a BERT or a relative of it"
+    pieces = of_kind(source.bundle.features, WordPieceFeatures, error).wordpiece
     if "layers" not in source.bundle.config:
         raise ValueError(error)
-    initial = None if options.init is None else _pretrained(options.init)
+    initial = None if options.init is None else saving.load(zoo.find(options.init))
+    if initial is not None and initial.bundle.task not in (PRETRAINER, BILM):  # without the heads of pretraining
+        initial = initial.encoder()
     bilm = initial if initial is not None and initial.bundle.task == BILM else None
-    reads = TEXT_SIDES[source.bundle.family]
+    reads = TEXT_SIDES[family]
     if initial is not None and bilm is None and TEXT_SIDES[initial.bundle.family] is not reads:
         what = f"{options.init}: a model of the family {initial.bundle.family!r} and the task {initial.bundle.task!r}"
         raise ValueError(f"{what}; the student has to be a BERT, or an ELMo with its language model")
@@ -89,6 +90,11 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
         yield from translated(path for path in paths if path in parallel)
 
     every_file = [*corpus, *parallel]
+
+    def counts() -> Counter[int]:  # of the teacher's pieces, in a sample of the text
+        text = sample(corpora.watched(read_all(every_file), "counting pieces"), options.vocab_sample, options.seed)
+        return count_pieces(pieces, [sentence.replace(TRANSLATION, " ") for sentence in text])
+
     keras.utils.set_random_seed(options.seed)
     evaluated = None
     with scope(options.precision, strategy):
@@ -98,9 +104,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
             reader: Reader = bilm_student.BilmReader(bundle, options.max_length)
         else:
             start, kept = (source, numbers) if initial is None else (initial, range(initial.bundle.config["layers"]))
-            model, bundle = _student(
-                start, kept, options, lambda: _piece_counts(source.bundle, read_all, every_file, options)
-            )
+            model, bundle = _student(start, kept, options, counts)
             learner = _learner(model, bundle, options.learn)
             reader = WordPieceReader(bundle, options.max_length)
     teaches = reader
@@ -141,12 +145,6 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     if options.vectors is None:
         shutil.rmtree(cache, ignore_errors=True)
     return history
-
-
-def _pretrained(folder: str | Path) -> ModelFolder:
-    """A student to go on with: its encoder, and what it was pretrained with if it has that."""
-    model = saving.load(zoo.find(folder))
-    return model if model.bundle.task in (PRETRAINER, BILM) else model.encoder()
 
 
 def teacher_of_run(teacher: str | Path, corpus: Sequence[str | Path], out: str | Path) -> tuple[Path, ModelFolder]:
@@ -203,9 +201,8 @@ def _student(
         config |= {"vocabulary_size": len(pieces)}
     if options.embedding_width is not None:
         if "embedding_width" not in config:
-            raise ValueError(
-                f"embedding_width={options.embedding_width}: of a BERT, not of the family {bundle.family!r}"
-            )
+            given = f"embedding_width={options.embedding_width}"
+            raise ValueError(f"{given}: of a BERT, not of the family {bundle.family!r}")
         config |= {"embedding_width": options.embedding_width}
     heads = [name for name in HEADS if name in options.learn]
     if "next_sentence" in heads and "segments" not in config:
@@ -320,13 +317,6 @@ def factors(table: np.ndarray, counts: Sequence[int], width: int) -> list[np.nda
     return [table @ axes, axes.T]
 
 
-def _piece_counts(bundle: Bundle, read: corpora.Read, corpus, options: EncoderDistillation) -> Counter[int]:
-    """How often each piece occurs in a sample of the corpus."""
-    text = sample(corpora.watched(read(corpus), "counting pieces"), options.vocab_sample, options.seed)
-    text = [sentence.replace(TRANSLATION, " ") for sentence in text]
-    return count_pieces(of_kind(bundle.features, WordPieceFeatures).wordpiece, text)
-
-
 def count_pieces(wordpiece: Pieces, sentences: Sequence[str]) -> Counter[int]:
     """How often each piece, by its number, occurs in some sentences.
 
@@ -340,14 +330,12 @@ def count_pieces(wordpiece: Pieces, sentences: Sequence[str]) -> Counter[int]:
     return counts
 
 
-_LOSSES = {
+_CROSS_ENTROPY = partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
+_LOSSES = dict.fromkeys((*HEADS, *bilm_student.LOGITS), _CROSS_ENTROPY) | {
     "words": losses.WordDistillation,
     "hidden": losses.WordDistillation,
     "relations": partial(losses.WordDistillation, relations=True),
     "texts": losses.TextDistillation,
-    **dict.fromkeys(
-        (*HEADS, *bilm_student.LOGITS), partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
-    ),
 }
 
 
@@ -423,9 +411,8 @@ class TeacherVectors:
     ):
         model, bundle = teacher
         inputs, words = _word_vectors(model, levels)
-        self._run = keras_engine.runner(
-            keras.Model(inputs, {"words": words, "texts": model.output["vector"]}), frozen=True
-        )
+        vectors = keras.Model(inputs, {"words": words, "texts": model.output["vector"]})
+        self._run = keras_engine.runner(vectors, frozen=True)
         self.reader = WordPieceReader(bundle, max_length)
         self.folder, self.levels, self.width = folder, levels, bundle.config["width"]
         manifest = folder / "vectors.json"
@@ -454,11 +441,9 @@ class TeacherVectors:
         words, begins, texts = self._of_shard(shard)
         if self.axes is None:
             return words, begins, texts
-        *of_words, of_texts = self.axes
-        reduced = [
-            part.astype(np.float32) @ axes for part, axes in zip(np.moveaxis(words, 1, 0), of_words, strict=True)
-        ]
-        return np.stack(reduced, 1).astype(np.float16), begins, texts.astype(np.float32) @ of_texts
+        parts = (part.astype(np.float32) for part in (*np.moveaxis(words, 1, 0), texts))
+        *reduced, texts = (part @ axes for part, axes in zip(parts, self.axes, strict=True))
+        return np.stack(reduced, 1).astype(np.float16), begins, texts
 
     def _of_shard(self, shard: Shard) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if shard.number < 0:

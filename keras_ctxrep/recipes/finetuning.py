@@ -42,10 +42,10 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.files import skipped_rows
 from keras_ctxrep.text.pairs import APART
-from keras_ctxrep.text.tokens import split_words
 from keras_ctxrep.text.unread import Unread
 from keras_ctxrep.training import fit
 from keras_ctxrep.training.frozen import FrozenOutputs
+from keras_ctxrep.training.pipeline import line_of, words_of
 from keras_ctxrep.training.progress import evaluation_bar
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import check_devices, choose, is_chief, lock_output, scope, several_workers
@@ -137,9 +137,8 @@ class Run:
     def record(self) -> RunRecord:
         """The record of this run."""
         data, dev = _source(self.data), self.dev if isinstance(self.dev, float | int) else _source(self.dev)
-        return RunRecord.of(
-            self.command, self.options, **self.models(), data=data, dev=dev, **self.task_options.plain()
-        )
+        arguments = {**self.models(), "data": data, "dev": dev, **self.task_options.plain()}
+        return RunRecord.of(self.command, self.options, **arguments)
 
     def models(self) -> dict[str, Any]:
         """What the run learns from beside data, as arguments of its command."""
@@ -174,7 +173,8 @@ class Run:
         record = self.record()
         check_replaceable(self.out, record.identity, options.overwrite)
         share = f"{100 * self.dev:g}% of" if isinstance(self.dev, float | int) else ""
-        dev_name = f"{share} {Path(self.name).name}, held out" if share else _show(self.dev)
+        named = self.dev if isinstance(self.dev, str | Path) else IN_MEMORY
+        dev_name = f"{share} {Path(self.name).name}, held out" if share else str(named)
         dev = self._split()
         survey = self.survey()
         dev_set = [*Reader(task, self.dev_columns, self.skipped, survey.labels, survey.pairs)(dev, "validation")]
@@ -244,7 +244,7 @@ class Run:
                 survey.used.update(self.task.labels_of(example) or ())
                 survey.traits.update(self.task.traits(example))
                 if learns_words or self.encoder == CHARACTERS:
-                    units = _words if learns_words else _characters
+                    units = words_of if learns_words else line_of
                     for query in self.task.queries(example):  # a context of many questions counts once
                         survey.words.update(units(query.text))
                         survey.words.update(units(query.pair) if query.pair and query.pair != before else ())
@@ -340,9 +340,8 @@ class Run:
         """
         options, bundle = self.options, assembled.bundle
         family = FAMILIES[bundle.family]
-        usual = family.tuning.learning_rate(family.config(**bundle.config).width) * (
-            LORA_RATE if options.lora is not None else 1.0
-        )
+        factor = LORA_RATE if options.lora is not None else 1.0
+        usual = factor * family.tuning.learning_rate(family.config(**bundle.config).width)
         rate = options.learning_rate or usual
         if rate >= TOO_HIGH * usual:
             reason = "AdamW moves every weight by about as much in a step, so that what was learned before is lost"
@@ -405,18 +404,6 @@ def _family(encoder: str | Path) -> str:
 def _apart(task: Task) -> str:
     """The task network of a task for pairs whose texts are read apart."""
     return "bidaf" if task.reads.windows else "esim"
-
-
-def _words(text: str | Sequence[str]) -> Sequence[str]:
-    return split_words(text) if isinstance(text, str) else text
-
-
-def _characters(text: str | Sequence[str]) -> str:
-    return text if isinstance(text, str) else " ".join(text)
-
-
-def _show(data: Data | float) -> str:
-    return str(data) if isinstance(data, str | Path) else IN_MEMORY
 
 
 def _source(data: str | Path | Sequence[Any]) -> Any:

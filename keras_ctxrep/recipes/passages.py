@@ -1,11 +1,11 @@
 """Texts of files as the rows of a search index: read, split into passages, and encoded."""
 
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +34,8 @@ class RowReading(Reading):
             raise ValueError("an empty id; --columns id=NAME reads another column")
         used = {files.key_of(record.row, self.names(None)[name]) for name in self.columns}
         used |= {key for name in self.columns for key in record.names[name]}
-        fields = {str(key): _plain(value) for key, value in record.row.items() if key not in used}
+        others = {str(key): value for key, value in record.row.items() if key not in used}
+        fields = json.loads(json.dumps(others, default=str))  # as JSON has them; of other types, as dates, their text
         yield IndexRow(None if id is None else files.checked_text(str(id)), text, record.source, fields)
 
 
@@ -106,21 +107,11 @@ def encoded(
     done = 0
     while batch := list(islice(rows, TOGETHER)):
         answers = model.encodings([row.text for row in batch], role=role)
-        counts.unread += [
-            f"{row.source}: {answer['error']}" for row, answer in zip(batch, answers, strict=True) if "error" in answer
-        ]
+        pairs = [*zip(batch, answers, strict=True)]
+        counts.unread += [f"{row.source}: {answer['error']}" for row, answer in pairs if "error" in answer]
         counts.cut += sum("truncated" in answer for answer in answers)
-        kept = [(row, answer["vector"]) for row, answer in zip(batch, answers, strict=True) if "error" not in answer]
+        kept = [(row, answer["vector"]) for row, answer in pairs if "error" not in answer]
         done += len(kept)
         if kept:
             yield unit(np.array([vector for _, vector in kept], np.float32), "vector"), [row for row, _ in kept]
         progress(done)
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it; of other types, as dates of Parquet, their text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
@@ -60,7 +60,8 @@ def predict_parts(
     if out.is_file():
         raise ValueError(f"{out}: a file; --processes and --runner write a folder of parts")
     search = tuple(sorted(options.search.items()))
-    _ = opened_once(path, threads, search).answer  # what is wrong with it is said before a worker fails
+    model = path, threads, search
+    _ = opened_once(*model).answer  # what is wrong with it is said before a worker fails
     setting = [__version__, _digest(path), search]
     with lock_folder(out), temporary_folder(out) as folder:
         names, missing = [], []
@@ -72,7 +73,7 @@ def predict_parts(
                 (folder / names[-1]).write_bytes(text)
         _check(out, names)
         report(f"{len(names):,} parts, {len(names) - len(missing):,} of them were there")
-        answer = _Part(path, threads, search, folder, out)
+        answer = partial(_answer_part, model, folder, out)
         if options.runner is None:
             run_in_processes(answer, ((name,) for name in missing), options.processes, start=end_silently)
         elif missing:
@@ -114,18 +115,9 @@ def _digest(path: Path) -> str:
     return hashlib.sha256("".join([*map(sha256, files), name]).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class _Part:
+def _answer_part(model: tuple[Path, int, tuple[tuple[str, float], ...]], texts: Path, out: Path, name: str) -> None:
     """Writes the answers to a part; the model is opened once in each process."""
-
-    artifact: Path
-    threads: int
-    search: tuple[tuple[str, float], ...]
-    texts: Path
-    out: Path
-
-    def __call__(self, name: str) -> None:
-        predictor = opened_once(self.artifact, self.threads, self.search).answer
-        with atomic_write(self.out / name) as path, open(path, "w", encoding="utf-8", newline="\n") as file:
-            for _, answer in predictor.answered_lines(available_lines(self.texts / name)):
-                file.write(json_line(predictor.typed(answer)))
+    predictor = opened_once(*model).answer
+    with atomic_write(out / name) as path, open(path, "w", encoding="utf-8", newline="\n") as file:
+        for _, answer in predictor.answered_lines(available_lines(texts / name)):
+            file.write(json_line(predictor.typed(answer)))

@@ -118,7 +118,7 @@ def _rows_of(task: Task, data: Any, columns: Mapping[str, str] | None) -> Iterat
     if hasattr(data, "as_numpy_iterator"):
         return (_name(task, _plain(element, None), columns) for element in data.as_numpy_iterator())
     table: Any = data
-    if isinstance(data, tuple) and data and all(map(_is_column, data)):
+    if isinstance(data, tuple) and data and all(isinstance(each, list) or hasattr(each, "__array__") for each in data):
         table = _name(task, data, columns)
     names = table if isinstance(table, Mapping) else getattr(table, "columns", None)
     return None if names is None else _rows({str(name): _values(table[name]) for name in names})
@@ -133,10 +133,6 @@ def _examples(task: Task, data: Iterable[Any]) -> Iterator[Any]:
                 "(texts, labels) or {'text': texts, 'label': labels}, a DataFrame, or examples of the task"
             )
         yield example
-
-
-def _is_column(value: Any) -> bool:
-    return isinstance(value, list) or hasattr(value, "__array__")
 
 
 def _values(column: Any) -> list[Any]:

@@ -63,10 +63,8 @@ def score_counts(bundle: Bundle, data: str | Path, figures: dict, options: Scori
     size, end = len(features.vocab), features.end
     counts = KneserNey(rows(options.compare_ngram or (), "counting"), options.order, size, end, end, modified=True)
     log_probability, tokens = counts.log_probability(rows([data], "scoring"))
-    nats, shown = (
-        -log_probability,
-        {"ngram_order": options.order, "ngram_perplexity": float(np.exp(-log_probability / tokens))},
-    )
+    nats = -log_probability
+    shown = {"ngram_order": options.order, "ngram_perplexity": float(np.exp(nats / tokens))}
     if "characters" in figures:
         shown["ngram_perplexity_per_word"] = float(np.exp(nats / figures["words"]))
         shown["ngram_bits_per_character"] = float(nats / np.log(2) / figures["characters"])

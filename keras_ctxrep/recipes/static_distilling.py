@@ -1,10 +1,10 @@
 """Distillation to static vectors: a table of word pieces that learns the vectors of texts of an encoder."""
 
-import itertools
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -20,6 +20,7 @@ from keras_ctxrep.models import static
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.options import StaticDistillation
 from keras_ctxrep.recipes import cards, corpora
+from keras_ctxrep.recipes.distilling import principal_axes
 from keras_ctxrep.recipes.encoder_distilling import HELD, SHARD, count_pieces, frequent_pieces, teacher_of_run
 from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.bundle import Bundle
@@ -59,7 +60,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Static
     for old in set(Path(out).glob("teacher-*")) - {cache}:  # of a run with other options
         shutil.rmtree(old)
     vectors = _teacher_vectors(source, sentences, options.max_length, cache)
-    axes = _axes(vectors, options.dims)
+    axes = principal_axes(vectors, options.dims)
     targets = unit(vectors.astype(np.float32) @ axes).astype(np.float16)
     model = saving.build(bundle)
     counts = count_pieces(of_kind(bundle.features, WordPieceFeatures).wordpiece, sentences)
@@ -78,9 +79,8 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Static
 
 def _sentences(corpus: Sequence[str | Path], options: StaticDistillation) -> list[str]:
     """Distinct sentences of a corpus at random; those that are held out are the last ones."""
-    long = (
-        [line for line in document if len(line.split()) >= FEWEST] for document in corpora.watched(documents(corpus))
-    )
+    read = corpora.watched(documents(corpus))
+    long = ([line for line in document if len(line.split()) >= FEWEST] for document in read)
     sentences = list(dict.fromkeys(sample(long, options.sentences + HELD, options.seed)))
     needed = options.batch_size + max(1, len(sentences) // 10)
     if len(sentences) < needed:
@@ -125,20 +125,6 @@ def _teacher_vectors(teacher: ModelFolder, sentences: Sequence[str], max_length:
     return np.concatenate(shards)
 
 
-def _axes(vectors: np.ndarray, dims: int) -> np.ndarray:
-    """The principal axes of vectors (S, D) that are not centred, float32 (D, dims), the first one of most variance.
-
-    >>> _axes(np.array([[0.0, 2.0], [0.0, 1.0], [0.1, 0.0]]), 1).round(1).tolist()
-    [[0.0], [1.0]]
-    """
-    moments = np.zeros((vectors.shape[1],) * 2)
-    for begin in range(0, len(vectors), SHARD):
-        part = vectors[begin : begin + SHARD].astype(np.float64)
-        moments += part.T @ part
-    axes = np.linalg.eigh(moments)[1][:, ::-1][:, :dims]
-    return (axes * np.where(axes.sum(0) < 0, -1, 1)).astype(np.float32)  # the sign of an axis is arbitrary
-
-
 def _first_table(
     teacher: ModelFolder, bundle: Bundle, axes: np.ndarray, counts: Counter[int], sif: float
 ) -> np.ndarray:
@@ -174,18 +160,15 @@ def _taught(
         texts = targets[[number for _, number in part]].astype(np.float32)
         return features.collate([row for row, _ in part]), {"texts": texts}
 
-    def batches(source, repeat: bool, start: int = 0):
-        seed = options.seed if repeat else None
-        return pipeline.dataset(source, collate, options.batch_size, lambda entry: len(entry[0]), seed, repeat, start)
-
     learner = Model(model.input, {"texts": model.output["vector"]}, name="student")
     steps = max(1, options.passes * count // options.batch_size)
-    held = [*itertools.chain(examples(range(count, len(sentences))))]
+    batches = {"collate": collate, "batch_size": options.batch_size, "length": lambda entry: len(entry[0])}
+    trained = partial(pipeline.dataset, lambda epoch: examples(range(count)), **batches, seed=options.seed, repeat=True)
     settings = {"steps": steps, "learning_rate": options.learning_rate, "weight_decay": 0.0}
     return fit.fit(
         learner,
-        lambda start: batches(lambda epoch: examples(range(count)), True, start),
-        batches(held, False),
+        lambda start: trained(start=start),
+        pipeline.dataset([*examples(range(count, len(sentences)))], **batches),
         loss={"texts": losses.TextDistillation()},
         report=report,
         options=options.fit(folder=out, identity=identity, **settings),

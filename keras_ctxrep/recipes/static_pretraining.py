@@ -73,12 +73,15 @@ def _pretrain(corpus: Sequence[str | Path], out, report, options: StaticPretrain
     windows = FIRST, options.window, options.sample, in_step // CENTRES, options.seed, noise
     kind = RowwiseAdagrad if adagrad else SGD
 
+    def collate(batch: Blocks, rng: Any) -> tuple[dict, dict]:
+        return batch.inputs, {"logits": batch.windows}
+
     def scaled(learning_rate: float, **others: Any) -> keras.optimizers.Optimizer:
         return kind(learning_rate, gradient_scale=float(batch_size))  # the sum over the words, as word2vec.c makes it
 
     history = fit.fit(
         model,
-        lambda start: pipeline.collated(partial(blocks, ids, counts, *windows), _collate, start=start),
+        lambda start: pipeline.collated(partial(blocks, ids, counts, *windows), collate, start=start),
         loss={"logits": losses.NegativeSampling(options.negatives, noise)},
         optimizer=OptimizerSpec(scaled),
         report=report,
@@ -128,10 +131,6 @@ def _trainer(bundle: Bundle, options: StaticPretraining) -> static.Trainer:
         subwords = [[], [], *(features.rows(word) for word in bundle.vocab[1:])]
     config = static.Config(**bundle.config)
     return static.TRAINERS[options.model](config, options.window, CENTRES, NOISE[options.model], subwords)
-
-
-def _collate(batch: Blocks, rng: Any) -> tuple[dict, dict]:
-    return batch.inputs, {"logits": batch.windows}
 
 
 def _encoder(model: keras.Model, bundle: Bundle) -> keras.Model:

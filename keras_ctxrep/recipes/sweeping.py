@@ -103,11 +103,6 @@ class SweepResult:
         return statistics.fmean(self.scores)
 
     @property
-    def deviation(self) -> float | None:
-        """The standard deviation over the seeds, estimated from them as a sample; None for one seed."""
-        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
-
-    @property
     def score(self) -> float:
         """That of the best seed."""
         return (min if self.smaller else max)(self.scores)

@@ -178,25 +178,19 @@ def batches(
         targets = [target for _, targets in part for target in targets]
         return inputs | task.target_inputs(targets), *task.batch(bundle, targets, inputs)
 
-    return pipeline.dataset(
-        lambda epoch: _units(bundle, examples(epoch), outputs),
-        collate,
-        batch_size,
-        _length,
-        seed,
-        repeat=True,
-        start=start,
-    )
+    def length(unit: tuple[list[Row], list]) -> int:
+        return max(map(len, unit[0]))
+
+    units = partial(_units, bundle, examples, outputs)
+    return pipeline.dataset(units, collate, batch_size, length, seed, repeat=True, start=start)
 
 
-def _units(bundle: Bundle, examples: Iterable, outputs: FrozenOutputs | None = None) -> Iterator[tuple[list, list]]:
+def _units(
+    bundle: Bundle, examples: Callable[[int], Iterable], outputs: FrozenOutputs | None, epoch: int
+) -> Iterator[tuple[list, list]]:
     """What stays together in a batch: a row and its target, or where the task says so those of an example."""
     encode = partial(encoded_examples, bundle)
-    whole = encode(examples) if outputs is None else outputs.encoded(encode, examples)
+    whole = encode(examples(epoch)) if outputs is None else outputs.encoded(encode, examples(epoch))
     if tasks.get(bundle.task).together:
         return ((rows, targets) for rows, targets in whole if rows)
     return (([row], [target]) for rows, targets in whole for row, target in zip(rows, targets, strict=True))
-
-
-def _length(unit: tuple[list[Row], list]) -> int:
-    return max(map(len, unit[0]))

@@ -21,30 +21,22 @@ if TYPE_CHECKING:
 
 __all__ = ["MODELS", "Models", "NoModel", "application"]
 
-MODELS = MappingProxyType(
-    {
-        "fill": "masked_en",
-        "names": "names_en",
-        "sentiment": "sentiment_en",
-        "nearest": "similar_en",
-        "senses": "similar_en",
-        "answers": "answers_en",
-        "attention": "similar_en",
-    }
-)
+MODELS: Mapping[str, str] = {
+    "fill": "masked_en",
+    "names": "names_en",
+    "sentiment": "sentiment_en",
+    "nearest": "similar_en",
+    "senses": "similar_en",
+    "answers": "answers_en",
+    "attention": "similar_en",
+}
 """What is asked for -> the published model that answers it."""
 
-FIELDS = MappingProxyType(
-    {
-        "fill": ("text",),
-        "names": ("text",),
-        "sentiment": ("text",),
-        "nearest": ("text", "sentences"),
-        "senses": ("word", "sentences"),
-        "answers": ("question", "context"),
-        "attention": ("text",),
-    }
-)
+FIELDS: Mapping[str, tuple[str, ...]] = dict.fromkeys(MODELS, ("text",)) | {
+    "nearest": ("text", "sentences"),
+    "senses": ("word", "sentences"),
+    "answers": ("question", "context"),
+}
 """What is asked for -> the fields of a request; "sentences" is a list of texts, others are texts."""
 
 SENTENCES = 200  # of a request
@@ -219,12 +211,9 @@ class _Trying(Application):
             return 200, json_bytes({"status": "ok"})
         if path != "/":
             return super().described(path)
-        of_page = {
-            name: {"model": model, "loaded": self.models.loaded(name)} for name, model in self.models.models.items()
-        }
-        return 200, Template(_PAGE.read_text("utf-8")).substitute(
-            models=json.dumps(of_page).replace("<", "\\u003c")
-        ).encode()
+        own = {name: {"model": model, "loaded": self.models.loaded(name)} for name, model in self.models.models.items()}
+        models = json.dumps(own).replace("<", "\\u003c")
+        return 200, Template(_PAGE.read_text("utf-8")).substitute(models=models).encode()
 
     def answering(self, method: str, path: str) -> Callable[[bytes], dict]:
         name = path.removeprefix(_PATH)

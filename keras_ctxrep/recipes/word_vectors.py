@@ -124,9 +124,8 @@ class WordTable:
         figures = {"questions": len(questions), "unknown": unknown, "accuracy": float(right.mean())}
         if syntactic.any() and not syntactic.all():
             figures |= {"semantic": float(right[~syntactic].mean()), "syntactic": float(right[syntactic].mean())}
-        rows = [
-            [name, str((names == name).sum()), f"{right[names == name].mean():.4f}"] for name in dict.fromkeys(sections)
-        ]
+        parts = {name: right[names == name] for name in dict.fromkeys(sections)}
+        rows = [[name, str(len(part)), f"{part.mean():.4f}"] for name, part in parts.items()]
         return figures | {"table": [["section", "questions", "accuracy"], *rows]}
 
     def score_pairs(self, path: str | Path) -> dict:

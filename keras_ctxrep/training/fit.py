@@ -251,10 +251,9 @@ def _run(model, data, progress: Progress, checkpoint: Checkpoint | None, callbac
         if not several:
             raise
         traceback.clear_frames(error.__traceback__)  # a pool of TensorFlow's in them would fail as Python ends
-        message = (
-            "another worker has ended, or its machine cannot be reached; start all of them again, and the run goes on"
-        )
-        raise ConnectionError(f"step {progress.state.step}: {message} from its last checkpoint") from error
+        reason = f"step {progress.state.step}: another worker has ended, or its machine cannot be reached"
+        remedy = "start all of them again, and the run goes on from its last checkpoint"
+        raise ConnectionError(f"{reason}; {remedy}") from error
     finally:
         progress.close()
 

@@ -24,6 +24,7 @@ from keras_ctxrep.text.features import Row
 __all__ = ["FrozenOutputs"]
 
 Arrays = dict[str, np.ndarray]
+Fields = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]  # name, dtype and shape of the arrays of a record
 TOGETHER = 500  # examples that are encoded together
 ENCODED = 200_000  # examples whose targets are kept in memory; those of others are encoded in every epoch
 _READ_BY_TASKS = ("mask", "starts")  # the inputs whose shape the targets have
@@ -72,8 +73,8 @@ class FrozenOutputs:
         self._file: Any = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
         self._close = weakref.finalize(self, self._file.close)  # where a run fails before it begins to train
         self._lock = threading.Lock()  # an evaluation reads while batches are prepared
-        self._places: dict[bytes, tuple[int, _Layout]] = {}  # key -> where its record begins
-        self._layouts: dict[tuple, _Layout] = {}
+        self._places: dict[bytes, tuple[int, int, Fields]] = {}  # key -> where its record begins, its size and fields
+        self._fields: dict[Fields, Fields] = {}  # one object for all records that are alike
         self._encoded: dict[bytes, tuple[list[_Stored], list]] = {}  # key of an example -> its rows and targets
         self._size, self._full = 0, False
 
@@ -105,9 +106,8 @@ class FrozenOutputs:
         """The inputs of the trained part for some rows, padded to the longest, and the inputs that targets need."""
         keys = [row.key if isinstance(row, _Stored) else _key(row) for row in rows]
         known = {key: arrays for key in keys if (arrays := self._read(key)) is not None}
-        missing = {
-            key: row for key, row in zip(keys, rows, strict=True) if key not in known and not isinstance(row, _Stored)
-        }
+        # of a stored row the outputs are known
+        missing: dict[bytes, Any] = {key: row for key, row in zip(keys, rows, strict=True) if key not in known}
         for group in _alike(missing, self._collate):
             inputs = self._collate([missing[key] for key in group])
             arrays = {name: inputs[name] for name in inputs if name in self._kept} | dict(self._run(inputs))
@@ -144,30 +144,30 @@ class FrozenOutputs:
         with self._lock:
             if key not in self._places:
                 return None
-            offset, layout = self._places[key]
+            offset, size, fields = self._places[key]
             self._file.seek(offset)
-            buffer = self._file.read(layout.size)
-        return layout.arrays(buffer)
+            buffer = self._file.read(size)
+        return _arrays(buffer, fields)
 
     def _write(self, key: bytes, arrays: Arrays) -> None:
         fields = tuple((name, array.dtype, array.shape) for name, array in arrays.items())
+        size = sum(array.nbytes for array in arrays.values())
         with self._lock:
             if key in self._places or self._full:
                 return
-            layout = self._layouts.get(fields) or self._layouts.setdefault(fields, _Layout(fields))
             try:
-                if self._size + layout.size > self._limit:
+                if self._size + size > self._limit:
                     raise OSError(f"{self._limit / 1e6:,.0f} MB are used, half of what was free")
                 self._file.seek(self._size)
-                if self._file.write(b"".join(array.tobytes() for array in arrays.values())) < layout.size:
+                if self._file.write(b"".join(array.tobytes() for array in arrays.values())) < size:
                     raise OSError("the disk is full")
             except OSError as error:
                 self._full = True
                 rest = "those of other rows are computed in every epoch"
                 warnings.warn(f"{self._folder}: outputs of the frozen encoder: {error}; {rest}", stacklevel=2)
                 return
-            self._places[key] = self._size, layout
-            self._size += layout.size
+            self._places[key] = self._size, size, self._fields.setdefault(fields, fields)
+            self._size += size
 
 
 class _Stored(NamedTuple):
@@ -180,25 +180,13 @@ class _Stored(NamedTuple):
         return self.length
 
 
-class _Layout:
-    """Where the arrays of a record are.
-
-    Args:
-        fields: name, dtype and shape of each.
-    """
-
-    def __init__(self, fields: Iterable[tuple[str, np.dtype, tuple[int, ...]]]):
-        self._parts, self.size = [], 0
-        for name, dtype, shape in fields:
-            count = math.prod(shape)
-            self._parts.append((name, dtype, shape, count, self.size))
-            self.size += count * dtype.itemsize
-
-    def arrays(self, buffer: bytes) -> Arrays:
-        return {
-            name: np.frombuffer(buffer, dtype, count, begin).reshape(shape)
-            for name, dtype, shape, count, begin in self._parts
-        }
+def _arrays(buffer: bytes, fields: Fields) -> Arrays:
+    """The arrays of a record."""
+    arrays, begin = {}, 0
+    for name, dtype, shape in fields:
+        arrays[name] = np.frombuffer(buffer, dtype, math.prod(shape), begin).reshape(shape)
+        begin += arrays[name].nbytes
+    return arrays
 
 
 def _key(row: Row) -> bytes:

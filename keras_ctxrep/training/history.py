@@ -3,6 +3,7 @@ run.json, and the figures in it."""
 
 import csv
 import json
+import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,10 +52,11 @@ def write_record(folder: str | Path, record: Mapping[str, Any]) -> None:
 
     Args:
         folder: the model folder.
-        record: JSON values by name.
+        record: JSON values by name, and paths, which become absolute: the run can be repeated from another folder.
     """
+    text = json.dumps(record, indent=1, ensure_ascii=False, default=os.path.abspath)
     with atomic_write(Path(folder) / RECORD) as path:
-        path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        path.write_text(f"{text}\n", encoding="utf-8")
 
 
 def metrics(record: Mapping[str, Any]) -> dict[str, float]:

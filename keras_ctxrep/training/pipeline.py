@@ -248,11 +248,9 @@ def running_text(
     [3, 4, 4]
     [1, 3, 4]
     """
-
-    def batches() -> Iterator[list[BpttSegment]]:
-        return bptt_segments_of_text(_passes(documents, epochs), streams, steps)
-
-    return _segments(batches, partial(_language_model, features, vocabulary, sampled), start, epochs)
+    collate = partial(_language_model, features, vocabulary, sampled)
+    make = partial(bptt_segments_of_text, streams=streams, steps=steps)
+    return _segments(lambda: make(_passes(documents, epochs)), collate, start, epochs)
 
 
 def _passes(documents: Callable[[int], Iterable[list[str]]], epochs: int | None) -> Iterator[list[str]]:
@@ -260,7 +258,7 @@ def _passes(documents: Callable[[int], Iterable[list[str]]], epochs: int | None)
     for number in itertools.count() if epochs is None else range(epochs):
         words = False
         for document in documents(number):
-            words = words or any(map(_split, document))
+            words = words or any(map(words_of, document))
             yield document
         if not words:
             raise ValueError("no text to train or evaluate on")
@@ -295,13 +293,11 @@ def running_tokens(
     [1, 3, 1, 3] [3, 1, 3, 4]
     """
 
-    def batches() -> Iterator[list[BpttSegment]]:
-        return token_segments(features, _passes(documents, epochs), streams, steps)
-
     def collate(batch, rng, part=WHOLE):
         return token_batch(batch, part, sampled)
 
-    return _segments(batches, collate, start, epochs)
+    make = partial(token_segments, features, streams=streams, steps=steps)
+    return _segments(lambda: make(_passes(documents, epochs)), collate, start, epochs)
 
 
 def token_segments(
@@ -313,11 +309,12 @@ def token_segments(
     >>> [segment.words for segment in next(token_segments(features, [["ab"], ["b"]], streams=2, steps=2))]
     [[1, 3], [1, 4]]
     """
-    ids = (filter(None, features.ids([*map(_line, document)])) for document in pieces(documents))
+    ids = (filter(None, features.ids([*map(line_of, document)])) for document in pieces(documents))
     return bptt_segments(ids, streams, steps, (features.end, features.end))
 
 
-def _line(sentence: str | Sequence[str]) -> str:
+def line_of(sentence: str | Sequence[str]) -> str:
+    """A text, or the words of one with spaces between them."""
     return sentence if isinstance(sentence, str) else " ".join(sentence)
 
 
@@ -332,7 +329,7 @@ def bptt_segments_of_text(documents: Iterable[list[str]], streams: int, steps: i
     >>> [segment.words for segment in next(bptt_segments_of_text([["a b"], ["c"]], streams=2, steps=2))]
     [['<S>', 'a'], ['<S>', 'c']]
     """
-    return bptt_segments((filter(None, map(_split, document)) for document in pieces(documents)), streams, steps)
+    return bptt_segments((filter(None, map(words_of, document)) for document in pieces(documents)), streams, steps)
 
 
 def whole_sentences(
@@ -366,7 +363,7 @@ def bucketed_by_length(sentences: Iterable[str], batch_size: int, logits: int = 
     [[2, 3], [0]]
     """
     room = min(40 * batch_size, LOGITS // logits)
-    rows = (Row(_split(sentence)) for sentence in sentences)
+    rows = (Row(words_of(sentence)) for sentence in sentences)
     numbered = ((number, row) for number, row in enumerate(rows) if len(row))
     while pool := list(itertools.islice(numbered, POOL * batch_size)):
         pool.sort(key=lambda pair: len(pair[1]))
@@ -379,7 +376,8 @@ def bucketed_by_length(sentences: Iterable[str], batch_size: int, logits: int = 
         yield batch
 
 
-def _split(sentence: str | Sequence[str]) -> list[str]:
+def words_of(sentence: str | Sequence[str]) -> list[str]:
+    """The words of a text, or those that are given."""
     return split_words(sentence) if isinstance(sentence, str) else [*sentence]
 
 

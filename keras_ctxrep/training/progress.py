@@ -15,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from keras_ctxrep import backend
-from keras_ctxrep.backend import NAME, TENSORFLOW
+from keras_ctxrep.backend import NAME, TENSORFLOW, tf
 from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.options import Fit
 from keras_ctxrep.training import history, schedule
@@ -328,14 +328,10 @@ class _MixLogs(keras.callbacks.Callback):
         self.folder = folder
 
     def on_train_begin(self, logs=None):
-        import tensorflow as tf
-
         self.mixes = [layer for layer in self.model.layers if isinstance(layer, ScalarMix)]
         self.writer: Any = tf.summary.create_file_writer(str(self.folder)) if self.mixes else None
 
     def on_epoch_end(self, epoch, logs=None):
-        import tensorflow as tf
-
         for layer in self.mixes:
             weights, gamma = layer.learned()
             with self.writer.as_default(step=epoch):

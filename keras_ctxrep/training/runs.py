@@ -47,15 +47,12 @@ class RunRecord:
     def identity(self) -> str:
         """A hash of everything the result depends on; files count by their contents, not their names."""
 
-        def content(value: Any) -> Any:
-            if isinstance(value, Path):
-                return [digest for _, digest in sorted(_hashes_within(self.files, value))] or str(value)
-            return [content(part) for part in value] if isinstance(value, list | tuple) else value
+        def content(path: Path) -> Any:
+            return [digest for _, digest in sorted(_hashes_within(self.files, path))] or str(path)
 
         relevant = self.options.plain(neutral=False)
-        options = {name: content(value) for name, value in _as_paths(self.options).items() if name in relevant}
-        arguments = {name: content(value) for name, value in self.arguments.items()}
-        text = json.dumps([self.command, options, arguments], sort_keys=True)
+        options = {name: value for name, value in _as_paths(self.options).items() if name in relevant}
+        text = json.dumps([self.command, options, dict(self.arguments)], sort_keys=True, default=content)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def save(
@@ -79,8 +76,8 @@ class RunRecord:
         record = {
             "command": self.command,
             "identity": self.identity,
-            "arguments": {name: _plain(value) for name, value in self.arguments.items()},
-            "options": {name: _plain(value) for name, value in _as_paths(self.options).items()},
+            "arguments": dict(self.arguments),
+            "options": _as_paths(self.options),
             "seed": getattr(self.options, "seed", None),
             "files": dict(self.files),
             "versions": saving.versions(),
@@ -99,12 +96,7 @@ def finished(folder: str | Path, identity: str) -> bool:
         folder: the model folder.
         identity: of the run, as in `RunRecord`.
     """
-    try:
-        record = json.loads((Path(folder) / NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    written = (Path(folder) / bundles.NAME).exists() and not checkpoints.unfinished(folder)
-    return written and isinstance(record, dict) and record.get("identity") == identity
+    return _has_model(folder) and history_files.record(folder).get("identity") == identity
 
 
 def check_replaceable(folder: str | Path, identity: str, overwrite: bool) -> None:
@@ -118,13 +110,15 @@ def check_replaceable(folder: str | Path, identity: str, overwrite: bool) -> Non
     Raises:
         ValueError: it has one.
     """
-    folder = Path(folder)
-    has_model = (folder / bundles.NAME).exists() and not checkpoints.unfinished(folder)
-    if has_model and not overwrite and not finished(folder, identity):
+    if _has_model(folder) and not overwrite and not finished(folder, identity):
         raise ValueError(
             f"{folder}: has the finished model of another run; choose another folder, or replace it with --overwrite "
             "(overwrite=True)"
         )
+
+
+def _has_model(folder: str | Path) -> bool:
+    return (Path(folder) / bundles.NAME).exists() and not checkpoints.unfinished(folder)
 
 
 class Recorded(NamedTuple):
@@ -179,13 +173,6 @@ def _paths(value: Any) -> Iterator[Path]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield from _paths(part)
-
-
-def _plain(value: Any) -> Any:
-    """A JSON value; paths become absolute, so that the run can be repeated from another folder."""
-    if isinstance(value, Path):
-        return os.path.abspath(value)
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _hashes(path: Path) -> dict[str, str]:

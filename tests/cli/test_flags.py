@@ -32,7 +32,7 @@ class Some(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class SomeAndOut(Some):
-    out: str = argument("where", flag="--out")
+    out: str = argument("--out X  where")
 
 
 def parse(*argv, config=None):

@@ -90,17 +90,17 @@ def test_compressed_text_and_streams(file, lines, expected, write, tmp_path):
 
 def test_an_interrupted_run_goes_on_with_the_missing_parts(file, lines, expected, tmp_path, monkeypatch):
     out, written = tmp_path / "out", []
-    answer = predicting_parts._Part.__call__
+    answer = predicting_parts._answer_part
 
-    def counted(self, name):
+    def counted(model, texts, folder, name):
         written.append(name)
         if len(written) == 3:
             with monkeypatch.context() as patch:  # the power fails when a part is half written
                 patch.setattr(predicting_parts, "json_line", lambda answer: 1 / 0)
-                answer(self, name)
-        answer(self, name)
+                answer(model, texts, folder, name)
+        answer(model, texts, folder, name)
 
-    monkeypatch.setattr(predicting_parts._Part, "__call__", counted)
+    monkeypatch.setattr(predicting_parts, "_answer_part", counted)
     with pytest.raises(ZeroDivisionError):
         run(file, lines, out)
     before = parts(out)

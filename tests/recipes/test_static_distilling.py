@@ -68,7 +68,7 @@ def test_the_first_table(teacher):
 def test_axes_keep_the_cosines():
     rng = np.random.default_rng(0)
     vectors = unit(rng.normal(size=(300, 4)) @ rng.normal(size=(4, 20)) + 0.5 * rng.normal(size=20))
-    axes = distilling._axes(vectors, 5)  # four, and the mean
+    axes = distilling.principal_axes(vectors, 5)  # four, and the mean
     np.testing.assert_allclose(axes.T @ axes, np.eye(5), atol=1e-6)
     projected = vectors @ axes
     np.testing.assert_allclose(projected @ projected.T, vectors @ vectors.T, atol=1e-5)
