@@ -16,10 +16,9 @@ from keras_ctxrep.tasks.reading import Reading, Record
 from keras_ctxrep.tasks.task import Task
 from keras_ctxrep.text import beam, generation_scores, target_tokens
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import Row
+from keras_ctxrep.text.features import Row, padded
 from keras_ctxrep.text.files import checked_text
 from keras_ctxrep.text.target_tokens import TargetTokens
-from keras_ctxrep.text.units import padded
 
 __all__ = ["Options", "Translate", "TranslateOptions", "Translation"]
 

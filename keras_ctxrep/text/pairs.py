@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from keras_ctxrep.text.features import MAX_QUESTION, Features, Marks, Row, Span, check_texts, window_begins
+from keras_ctxrep.text.features import (
+    MAX_QUESTION,
+    Features,
+    Marks,
+    Pairs,
+    Row,
+    Span,
+    Texts,
+    check_texts,
+    window_begins,
+)
 from keras_ctxrep.text.scripts import UnreadRule
 
 __all__ = ["APART", "PAIR", "PairFeatures"]
@@ -46,13 +56,7 @@ class PairFeatures(Features):
     def __call__(self, texts: Sequence[str], pairs: Sequence[str], length: int | None = None) -> dict[str, np.ndarray]:
         return self.collate(self.encode(texts, pairs), length)
 
-    def encode(
-        self,
-        texts: Sequence[str | Sequence[str]],
-        pairs: Sequence[str | None] | None = None,
-        offsets: bool = False,
-        marks: Marks | None = None,
-    ) -> list[Row]:
+    def encode(self, texts: Texts, pairs: Pairs = None, offsets: bool = False, marks: Marks | None = None) -> list[Row]:
         """Rows of both texts, each cut at `max_length`.
 
         Raises:
@@ -114,7 +118,7 @@ class PairFeatures(Features):
         second = self.features.collate([row.pair or Row([]) for row in rows], pairs)
         return batch | {PAIR + name: values for name, values in second.items()}
 
-    def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
+    def text_windows(self, texts: Texts, stride: int) -> list[list[Row]]:
         """Single texts in overlapping windows, as the encoder's features have it."""
         return self.features.text_windows(texts, stride)
 
