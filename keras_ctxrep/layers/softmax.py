@@ -61,7 +61,6 @@ class VocabularySoftmax(Layer):
     TensorShape([2, 3, 21])
     """
 
-    fields = ("vocabulary_size", "samples", "seed")
     only_embeds = False
 
     def __init__(self, vocabulary_size: int, samples: int | None = None, seed: int | None = None, **kwargs):
@@ -149,8 +148,6 @@ class TiedSoftmax(VocabularySoftmax):
     >>> layer(layer(ops.ones((2, 3), "int32"), embed=True)).shape
     TensorShape([2, 3, 1000])
     """
-
-    fields = (*VocabularySoftmax.fields, "width", "only_embeds")
 
     def __init__(
         self,
