@@ -167,9 +167,7 @@ class Translate(Task, Searches):
 
         return decoder.by_name(encoder, len(bundle.labels), **bundle.head)
 
-    def loss(
-        self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = frozenset(), rows: int = 2
-    ) -> Any:
+    def loss(self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = (), rows: int = 2) -> Any:
         from keras_ctxrep.losses import CrossEntropy
 
         return {"logits": CrossEntropy(options.label_smoothing)}
@@ -196,9 +194,7 @@ class Translate(Task, Searches):
         loops = {"greedy": partial(searched, tf.constant([1]))}
         return loops | ({"beam": partial(searched, options[1])} if bundle.settings["beams"] > 1 else {})
 
-    def run(
-        self, bundle: Bundle, parts: Mapping[str, Callable]
-    ) -> Callable[[dict[str, np.ndarray]], Mapping[str, Any]]:
+    def run(self, bundle: Bundle, parts: Mapping[str, Callable]) -> Callable:
         loop = parts.get("beam" if bundle.settings["beams"] > 1 else "greedy")
         if loop is not None and bundle.settings.get("in_graph", True):
             return lambda inputs: {"hypotheses": [_hypotheses(*row) for row in _rows(loop(inputs))]}

@@ -682,8 +682,6 @@ class WordPieceFeatures(TextRows):
         """
         cls, sep = (Piece(marker, 0, 0, 0) for marker in (self.wordpiece.cls, self.wordpiece.sep))
         between = [sep] * self._separators
-        if stride < 1:
-            raise ValueError(f"stride={stride}: at least 1")
         windows = []
         asked = self.wordpiece.encode_batch(questions, self.max_question)
         for question, context in zip(asked, self.wordpiece.encode_batch(contexts), strict=True):
@@ -791,9 +789,14 @@ def window_step(room: int, stride: int) -> int:
         room: pieces of a window.
         stride: pieces, as chosen.
 
+    Raises:
+        ValueError: `stride` is below 1.
+
     >>> window_step(300, 128), window_step(110, 128), window_step(1, 128)
     (128, 55, 1)
     """
+    if stride < 1:
+        raise ValueError(f"stride={stride}: at least 1")
     return stride if stride < room else max(1, room // 2)
 
 

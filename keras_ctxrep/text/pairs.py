@@ -92,8 +92,6 @@ class PairFeatures(Features):
         >>> [(row.pair.tokens, row.context, row.offsets) for row in features.windows(["c"], ["a b c"], stride=1)[0]]
         [(['a', 'b'], range(1, 3), [(0, 0), (0, 1), (2, 3)]), (['b', 'c'], range(1, 3), [(0, 0), (2, 3), (4, 5)])]
         """
-        if stride < 1:
-            raise ValueError(f"stride={stride}: at least 1")
         before, after = self.features.markers
         room, around = self.max_length - before - after, [(0, 0)] * (1 + before)
         windows = []
