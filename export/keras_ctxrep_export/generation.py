@@ -11,6 +11,7 @@ from keras_ctxrep.text.artifacts import SIGNATURE
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_export import text_ops
 from keras_ctxrep_export.subword_ops import SubwordOps
+from keras_ctxrep_export.words import Ragged
 
 __all__ = ["Generation", "sampled"]
 
@@ -131,8 +132,7 @@ class _Subwords(tf.Module):
         ids, _, _ = self.ops.cut(self.ops.split(text))
         ids = tf.cast(ids.merge_dims(1, 2), tf.int32)
         empty = tf.cast(ids.row_lengths() == 0, tf.int64)
-        ragged: Any = tf.RaggedTensor
-        return tf.concat([ids, ragged.from_row_lengths(tf.fill([tf.reduce_sum(empty)], self.end), empty)], 1)
+        return tf.concat([ids, Ragged.from_row_lengths(tf.fill([tf.reduce_sum(empty)], self.end), empty)], 1)
 
     def strings(self, text: tf.Tensor, before: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
         """As of `_Tokens`; bytes at the end that begin a letter are left out, others that are none are U+FFFD."""
