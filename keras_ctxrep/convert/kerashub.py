@@ -52,6 +52,7 @@ NAMES = {  # regular expressions in Google's names -> KerasHub's
     r"^cls/predictions/transform/dense/": "mlm_head/intermediate_dense/",
     r"^cls/predictions/transform/LayerNorm/": "mlm_head/intermediate_layer_norm/",
     r"^cls/predictions/": "mlm_head/",
+    r"^classifier/": "logits/",
 }
 
 
@@ -219,8 +220,7 @@ def weight_map(config: bert.Config, architecture: str = "BertModel", classes: in
 
 
 def _tensors(config: bert.Config, parts: Collection[str], classes: int) -> list[Tensor]:
-    classifier = common.dense("logits", config.width, classes, "logits") if "classifier" in parts else []
-    return [_as_in_kerashub(tensor, config) for tensor in google.weight_map(config, parts)] + classifier
+    return [_as_in_kerashub(tensor, config) for tensor in google.weight_map(config, parts, classes)]
 
 
 def _as_in_kerashub(tensor: Tensor, config: bert.Config) -> Tensor:
