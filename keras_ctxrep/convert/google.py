@@ -15,9 +15,9 @@ from keras_ctxrep.checks import first_line
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import layouts
 from keras_ctxrep.convert.options import SourceOptions
-from keras_ctxrep.convert.weights import StoredTensor, Tensor, single, visible
+from keras_ctxrep.convert.weights import StoredTensor, Tensor, single
 from keras_ctxrep.models import bert
-from keras_ctxrep.text.artifacts import VOCAB
+from keras_ctxrep.text.artifacts import VOCAB, visible
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import read_vocab
 from keras_ctxrep.version import install_hint

@@ -31,6 +31,16 @@ KINDS = {  # class of KerasHub -> that of `transformers`
     "BertMaskedLM": "BertForMaskedLM",
     "BertTextClassifier": "BertForSequenceClassification",
 }
+SIZES = {  # argument of a `BertBackbone` -> field of `bert.Config`
+    "vocabulary_size": "vocabulary_size",
+    "num_layers": "layers",
+    "num_heads": "heads",
+    "hidden_dim": "width",
+    "intermediate_dim": "intermediate",
+    "dropout": "dropout",
+    "max_sequence_length": "max_positions",
+    "num_segments": "segments",
+}
 NEEDED = f"a {', '.join([*KINDS][:-1])} or {[*KINDS][-1]} is needed"
 TASK = "task.json"  # of a preset with a head
 FOREIGN = ("model.safetensors", "pytorch_model.bin", "modules.json")  # whose config.json would be replaced
@@ -160,16 +170,7 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
 
 def _empty(hub: Any, config: bert.Config, bundle: Bundle) -> tuple[Any, Any]:
     """KerasHub's encoder with random weights, and its tokenizer."""
-    backbone = hub.BertBackbone(
-        vocabulary_size=config.vocabulary_size,
-        num_layers=config.layers,
-        num_heads=config.heads,
-        hidden_dim=config.width,
-        intermediate_dim=config.intermediate,
-        dropout=config.dropout,
-        max_sequence_length=config.max_positions,
-        num_segments=config.segments,
-    )
+    backbone = hub.BertBackbone(**{theirs: getattr(config, ours) for theirs, ours in SIZES.items()})
     tokenizer = hub.BertTokenizer(
         list(bundle.vocab),
         lowercase=bundle.lowercase,
@@ -239,20 +240,9 @@ def _as_in_kerashub(tensor: Tensor, config: bert.Config) -> Tensor:
 
 
 def _config(backbone: Any, pooler: bool) -> bert.Config:
-    sizes = backbone.get_config()
-    return bert.Config(
-        vocabulary_size=sizes["vocabulary_size"],
-        layers=sizes["num_layers"],
-        width=sizes["hidden_dim"],
-        heads=sizes["num_heads"],
-        intermediate=sizes["intermediate_dim"],
-        max_positions=sizes["max_sequence_length"],
-        segments=sizes["num_segments"],
-        dropout=sizes["dropout"],
-        attention_dropout=sizes["dropout"],
-        activation="gelu_tanh",
-        pooler=pooler,
-    )
+    theirs = backbone.get_config()
+    sizes = {own: theirs[name] for name, own in SIZES.items()}
+    return bert.Config(**sizes, attention_dropout=sizes["dropout"], activation="gelu_tanh", pooler=pooler)
 
 
 def _preparation(source: Any, tokenizer: Any, config: bert.Config, where: str) -> dict[str, Any]:

@@ -17,10 +17,9 @@ from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from tokenizers import normalizers
 
 from keras_ctxrep.checks import Range, check
-from keras_ctxrep.text.character_rules import enough
+from keras_ctxrep.text.character_rules import LOWER_CASE, enough
 from keras_ctxrep.text.lengths import longest
 from keras_ctxrep.text.scripts import SHARE_OF_WORDS, UnreadRule, foreign, has_letters, rule_of_pieces, scripts_of
 from keras_ctxrep.text.subwords import SubwordTokenizer
@@ -419,11 +418,7 @@ class StaticFeatures(WordRows):
         self._lines, self.max_length, self.ngrams = line_numbers(vocab, self.MARKERS), max_length, ngrams
         self.letters = max(letters_read(vocab), self.MAX_WORD if ngrams else 0)
         self.keys = ("word_ids" if ngrams is None else "subword_ids", "mask")
-        self._normalizer = None
-        if lowercase:
-            self._normalizer = normalizers.BertNormalizer(
-                clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=True
-            )
+        self._normalizer = LOWER_CASE if lowercase else None
         self._rows: dict[str, list[int]] = {}  # cache of up to 100,000 words
 
     def normalized(self, words: Sequence[str]) -> Sequence[str]:
