@@ -117,8 +117,7 @@ def _draw(out: str | Path, relations: Mapping[str, Mapping[str, Any]]) -> None:
     columns = min(COLUMNS, len(relations))
     rows = -(-len(relations) // columns)
     texts = [word for relation in relations.values() for pair in relation["pairs"] for word in pair]
-    with drawing(out, [*texts, *relations]) as figure:
-        figure.set_size_inches(4.6 * columns, 4.6 * rows)
+    with drawing(out, [*texts, *relations], (4.6 * columns, 4.6 * rows)) as figure:
         grid = figure.subplots(rows, columns, squeeze=False).flat
         for number, (axes, (name, relation)) in enumerate(zip(grid, relations.items(), strict=False)):
             _panel(axes, relation, COLOURS[number % len(COLOURS)])
@@ -140,4 +139,3 @@ def _panel(axes: Any, relation: Mapping[str, Any], colour: str) -> None:
     axes.set_ylabel(f"second: {relation['variance'][1]:.0%}", fontsize=9)
     axes.set(xticks=[], yticks=[])
     axes.margins(x=0.14, y=0.08)
-    axes.spines[["top", "right"]].set_visible(False)

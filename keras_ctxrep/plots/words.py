@@ -122,8 +122,7 @@ def senses(folder: str | Path, word: str, data: str | Path, out: str | Path, lay
     if len(names) < 2:
         raise ValueError(f"{data}: only the sense {names[0]!r}; at least two are needed")
     result = {"labels": labels, **projection(array), **agreement(unit(array), labels, names)}
-    with drawing(out, [word, *names]) as figure:
-        figure.set_size_inches(7.5, 5.4)
+    with drawing(out, [word, *names], (7.5, 5.4)) as figure:
         axes = figure.subplots()
         draw_projection(axes, labels, result, digits=1, s=26, alpha=0.7)
         accuracy = f"Nearest neighbour of the same sense: {result['accuracy']:.1%}"
@@ -165,7 +164,6 @@ def draw_projection(axes: Any, labels: Sequence[str], result: dict[str, Any], di
     axes.set_xlabel(f"first principal component: {result['variance'][0]:.0%} of the variance")
     axes.set_ylabel(f"second: {result['variance'][1]:.0%}")
     axes.set(xticks=[], yticks=[])
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _sense_vectors(folder, word: str, data: str | Path, layer: str | None) -> tuple[list[str], np.ndarray]:
