@@ -149,16 +149,8 @@ class TiedSoftmax(VocabularySoftmax):
     TensorShape([2, 3, 1000])
     """
 
-    def __init__(
-        self,
-        vocabulary_size: int,
-        width: int,
-        samples: int | None = None,
-        seed: int | None = None,
-        only_embeds: bool = False,
-        **kwargs,
-    ):
-        super().__init__(vocabulary_size, samples, seed, **kwargs)
+    def __init__(self, vocabulary_size: int, width: int, *args, only_embeds: bool = False, **kwargs):
+        super().__init__(vocabulary_size, *args, **kwargs)
         self.width, self.only_embeds = width, only_embeds
 
     def build(self, input_shape) -> None:
