@@ -269,11 +269,8 @@ class PieceOps(tf.Module):
         self.pieces, self.max_length = prepared.wordpiece, prepared.max_length
         self.starts, self.max_question = prepared.starts, prepared.max_question
         self.separators = self.pieces.special_tokens.separators
-        self.tokenizer: Any
-        if isinstance(self.pieces, WordPiece):
-            self.tokenizer = WordPieceOps(self.pieces)
-        else:
-            self.tokenizer = SubwordOps(self.pieces.subwords)
+        pieces = self.pieces
+        self.tokenizer: Any = WordPieceOps(pieces) if isinstance(pieces, WordPiece) else SubwordOps(pieces.subwords)
 
     def __call__(
         self, text: tf.Tensor, pair: tf.Tensor | None = None, marks: tf.Tensor | None = None
@@ -635,7 +632,7 @@ def _windows(tokens: tf.RaggedTensor, room: tf.Tensor | int, stride: int) -> tup
     """The tokens in each overlapping window, int64 (R, ragged), by their numbers among those of all texts.
 
     And which text it is of, its first token, and how many it has; int64 (R,). Tokens are (B, ragged); a window has room
-    for so many of them, for all or int64 (B,); `stride` as in `window_step`.
+    for so many of them, for all or int64 (B,); `stride` as in `window_begins`.
     """
     sizes = tokens.row_lengths()
     room = tf.broadcast_to(tf.cast(room, tf.int64), tf.shape(sizes))

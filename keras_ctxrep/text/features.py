@@ -777,36 +777,23 @@ def spans_of_pieces(pieces: Sequence[Piece]) -> tuple[list[Span], list[Span]]:
     return [(piece.start, piece.end) for piece in pieces], words_of_pieces(pieces)
 
 
-def window_step(room: int, stride: int) -> int:
-    """Pieces from the start of one window to the next: `stride`, or half of `room` if `stride` is not below it.
-
-    Args:
-        room: pieces of a window.
-        stride: pieces, as chosen.
-
-    Raises:
-        ValueError: `stride` is below 1.
-
-    >>> window_step(300, 128), window_step(110, 128), window_step(1, 128)
-    (128, 55, 1)
-    """
-    if stride < 1:
-        raise ValueError(f"stride={stride}: at least 1")
-    return stride if stride < room else max(1, room // 2)
-
-
 def window_begins(size: int, room: int, stride: int) -> range:
     """Where the windows of a text begin that together have all of its tokens.
 
     Args:
         size: tokens of the text.
         room: tokens of a window; the last one may have fewer.
-        stride: tokens from one window to the next, as in `window_step`.
+        stride: tokens from one window to the next; half of `room` if `stride` is not below it, so that they overlap.
 
-    >>> [*window_begins(10, 4, 2)], [*window_begins(0, 4, 2)]
-    ([0, 2, 4, 6], [0])
+    Raises:
+        ValueError: `stride` is below 1.
+
+    >>> [*window_begins(10, 4, 2)], [*window_begins(0, 4, 2)], window_begins(600, 110, 128).step
+    ([0, 2, 4, 6], [0], 55)
     """
-    step = window_step(room, stride)
+    if stride < 1:
+        raise ValueError(f"stride={stride}: at least 1")
+    step = stride if stride < room else max(1, room // 2)
     return range(0, max(size - room, 0) + step, step)
 
 
