@@ -26,7 +26,6 @@ DECODERS = ("recurrent", "transformer", "convolutional")
 SCORES = ("additive", "dot", "general")
 LARGEST = {"max_length": 4096, "beams": 256}  # that a server is asked for: they take memory
 LOWEST = -1e38  # a score below is that of no text
-TOLERANCE = 1e-3  # of the scores of two engines that give the same text
 
 
 @dataclass(frozen=True)

@@ -278,7 +278,6 @@ class WordRows(TextRows):
         return rows
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
-        """One batch, padded to the longest row, or to `length`."""
         mask = _mask([row.tokens for row in rows], length, self.max_length)
         word_ids = self.ids([word for row in rows for word in row.tokens])
         ids = np.zeros((*mask.shape, *word_ids.shape[1:]), np.int32)
@@ -289,7 +288,6 @@ class WordRows(TextRows):
         return ([word.text for word in words(text)] if isinstance(text, str) else text for text in texts)
 
     def token_spans(self, texts: Sequence[str]) -> list[tuple[list[Span], list[Span]]]:
-        """Where each token of a text stands, and the word that it is of, in characters."""
         spans = [[(word.start, word.end) for word in words(text)] for text in texts]
         return [(tokens, tokens) for tokens in spans]
 
@@ -505,7 +503,6 @@ class CharacterAndWordFeatures(WordRows):
         return self.characters.ids(words)
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
-        """One batch, padded to the longest row, or to `length`."""
         batch = self.characters.collate(rows, length) | self.words.collate(rows, length)
         return {key: batch[key] for key in self.keys} | marks_of(rows)
 
@@ -641,7 +638,6 @@ class WordPieceFeatures(TextRows):
         ]
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
-        """One batch, padded to the longest row, or to `length`."""
         ids, mask = padded([row.tokens for row in rows], length, self.max_length, self.wordpiece.pad).values()
         firsts = np.array([row.first for row in rows], np.int32).reshape(-1, 1)
         of_pair = np.arange(mask.shape[1]) >= firsts if self._separators == 1 else False  # RoBERTa's have one segment
@@ -702,7 +698,6 @@ class WordPieceFeatures(TextRows):
         return Row([self.wordpiece.cls, *tokens, self.wordpiece.sep], first=len(tokens) + 2)
 
     def token_spans(self, texts: Sequence[str]) -> list[tuple[list[Span], list[Span]]]:
-        """Where each token of a text stands, and the word that it is of, in characters."""
         return [*map(spans_of_pieces, self.wordpiece.encode_batch(texts))]
 
     def unread_rule(self, scripts: Collection[str]) -> UnreadRule:

@@ -121,7 +121,6 @@ class PairFeatures(Features):
         return self.features.text_windows(texts, stride)
 
     def token_spans(self, texts: Sequence[str]) -> list[tuple[list[Span], list[Span]]]:
-        """Where each token of a text stands, and the word that it is of, in characters."""
         return self.features.token_spans(texts)
 
     def positions(self, row: Row) -> list[int | None]:

@@ -243,7 +243,6 @@ class TokenFeatures(TextRows):
         return Row([*[self.end] * self.markers[0], *tokens])
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
-        """One batch, padded to the longest row, or to `length`."""
         batch = padded([row.tokens for row in rows], length, self.max_length) | marks_of(rows)
         return batch | {"starts": starts_of(rows)} if self.starts else batch
 
@@ -357,7 +356,6 @@ class SubwordTokens(TokenFeatures):
         return [piece._replace(word=number) for number, word in enumerate(pieces) for piece in word]
 
     def token_spans(self, texts: Sequence[str]) -> list[tuple[list[Span], list[Span]]]:
-        """Where each token of a text stands, and the word that it is of, in characters."""
         return [spans_of_pieces(self.wordpiece.encode(text)) for text in texts]
 
     def unread_rule(self, scripts: Collection[str]) -> UnreadRule:
