@@ -50,7 +50,7 @@ from typing import Any
 from keras_ctxrep import tasks, zoo
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.decode import best_answers
-from keras_ctxrep.text.features import Row, window_step
+from keras_ctxrep.text.features import Row, window_begins
 
 ROOT = Path(__file__).parents[1]
 STATIC = str(zoo.find("static_128/books_wiki_en"))
@@ -451,7 +451,7 @@ def _windows(tokenizer, task: Task, example: Any) -> Iterator[dict]:
         }
         if begin + room >= len(pieces):
             return
-        begin += window_step(room, STRIDE)
+        begin += window_begins(0, room, STRIDE).step
 
 
 def _batches(rows: list[dict], size: int, seed: int, steps: int) -> Iterator[list[dict]]:

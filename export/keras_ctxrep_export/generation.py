@@ -121,7 +121,8 @@ class _Subwords(tf.Module):
     def __init__(self, bundle: Bundle):
         super().__init__()
         tokens = bundle.tokens
-        self.ids, self.end = text_ops.SubwordTokenOps(bundle).ids, tokens.end
+        self.ops, self.end = text_ops.SubwordTokenOps(bundle), tokens.end
+        self.ids = self.ops.ids
         self.bytes = [b"" if id == tokens.end else tokens.wordpiece.bytes_of(id) for id in range(len(tokens.vocab))]
 
     def strings(self, text: tf.Tensor, before: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:

@@ -28,6 +28,7 @@ from keras_ctxrep.tasks import Query
 from keras_ctxrep.tasks.abilities import Searches
 from keras_ctxrep.text.artifacts import SIGNATURE
 from keras_ctxrep.text.bundle import PRETRAINED, TFLITE_FIGURES, Bundle, pretrained_card
+from keras_ctxrep.training import history
 from keras_ctxrep.training.shards import serialized
 
 __all__ = ["write"]
@@ -64,7 +65,8 @@ def write(version: Path, base: Path, bundle: Bundle, loaded: Any, source: str | 
     requests = [*warmup_requests(loaded.signatures, bundle, base.name)]
     answers = write_requests(version, requests, loaded)
     weights = sum(weight.shape.num_elements() for weight in loaded.weights)
-    readme = Readme(base.name, version, bundle, loaded.signatures, weights, run_of(source))
+    run = {} if source is None else history.record(source)
+    readme = Readme(base.name, version, bundle, loaded.signatures, weights, run)
     (version / README).write_text(readme.text(requests[0], answers[0]), encoding="utf-8")
     write_config(base.parent, base.name)
 
@@ -209,15 +211,6 @@ _CONFIG_HELP = """\
 #     version_labels { key: "canary" value: 2 }
 # The labels only after a reload, or with --allow_version_labels_for_unavailable_models.
 """
-
-
-def run_of(source: str | Path | None) -> dict[str, Any]:
-    """The run.json of a model folder; {} if there is none."""
-    try:
-        record = json.loads((Path(source) / "run.json").read_text(encoding="utf-8")) if source is not None else {}
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 class Readme:

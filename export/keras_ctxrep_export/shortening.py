@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_ctxrep.text.character_rules import APART, INSIDE, SPACE, Casing, enough
-from keras_ctxrep_export.words import character_rules, row_numbers
+from keras_ctxrep_export.words import Ragged, character_rules, row_numbers
 
 __all__ = ["beginning", "shortened"]
 
@@ -150,7 +150,5 @@ def _keep(texts: tf.Tensor, casing: Casing, words: tf.Tensor, letters: int, line
     limit = tf.tensor_scatter_nd_update(tf.fill(tf.shape(counts), tf.size(word, tf.int64)), tf.where(complete), last)
     inside = tf.range(tf.size(word, tf.int64)) <= tf.gather(limit, row)
     code, row, flag = only(inside & ~(letter & (number > letters)))
-    ragged = tf.RaggedTensor.from_value_rowids(  # pyright: ignore[reportAttributeAccessIssue]
-        code, row, tf.size(texts, tf.int64), validate=False
-    )
-    return tf.strings.unicode_encode(ragged, "UTF-8"), complete
+    rows = Ragged.from_value_rowids(code, row, tf.size(texts, tf.int64), validate=False)
+    return tf.strings.unicode_encode(rows, "UTF-8"), complete

@@ -11,7 +11,7 @@ from tokenizers import Regex, normalizers
 from keras_ctxrep.text.character_rules import lower_case
 from keras_ctxrep.text.subwords import BYTES, SPACE, WHITE_SPACE, Subwords
 from keras_ctxrep_export.charsmaps import Characters, CharsMap, CodePoints, replaced
-from keras_ctxrep_export.words import Words, row_numbers
+from keras_ctxrep_export.words import Ragged, Words, row_numbers
 
 __all__ = ["SubwordOps"]
 
@@ -71,13 +71,12 @@ class SubwordOps(tf.Module):
             chars = self.charsmap(chars) if step == "precompiled" else _STEPS[step](self, chars)
         begin, chars = self._metaspace(chars, alone) if self.kinds is None else self._byte_level(chars, alone)
         first = tf.where(begin)[:, 0]
-        ragged: Any = tf.RaggedTensor
         splits = tf.concat([first, [tf.size(chars.codes, tf.int64)]], 0)
         number = tf.range(tf.size(first))
         return Words(
-            ragged.from_row_splits(chars.codes, splits, validate=False),
+            Ragged.from_row_splits(chars.codes, splits, validate=False),
             chars.origin,
-            ragged.from_value_rowids(number, tf.gather(chars.rows, first), original.nrows(), validate=False),
+            Ragged.from_value_rowids(number, tf.gather(chars.rows, first), original.nrows(), validate=False),
             original,
         )
 
@@ -339,8 +338,7 @@ class _Unigram(tf.Module):
         if self.fallback is not None:
             id, of, first, last = self._bytes(codes, id, of, first, last)
         base = tf.gather(words.row_starts(), of)
-        ragged: Any = tf.RaggedTensor
-        return ragged.from_value_rowids(id, of, words.nrows(), validate=False), first - base, last - base
+        return Ragged.from_value_rowids(id, of, words.nrows(), validate=False), first - base, last - base
 
     def _matches(self, codes: tf.Tensor, limit: tf.Tensor) -> tuple:
         """The pieces that are in words, in the order of their keys, and the greatest length of one.
@@ -478,10 +476,9 @@ class _BytePairs(tf.Module):
         of = tf.gather(word, first)
         last = tf.gather(char, tf.concat([first[1:], [size]], 0)[: tf.size(first)] - 1)
         base = tf.gather(words.row_starts(), of)
-        ragged: Any = tf.RaggedTensor
         ids = tf.cast(tf.gather(pieces, first), tf.int32)
         return (
-            ragged.from_value_rowids(ids, of, count, validate=False),
+            Ragged.from_value_rowids(ids, of, count, validate=False),
             tf.gather(char, first) - base,
             last - base,
         )

@@ -19,7 +19,17 @@ from keras_ctxrep.text.tokens import Characters, WordPiece
 from keras_ctxrep.text.units import SubwordTokens, TokenFeatures
 from keras_ctxrep_export.shortening import beginning, shortened
 from keras_ctxrep_export.subword_ops import SubwordOps
-from keras_ctxrep_export.words import Words, lowered, ngram_hashes, padded, row_numbers, spelled, split, substrings
+from keras_ctxrep_export.words import (
+    Ragged,
+    Words,
+    lowered,
+    ngram_hashes,
+    padded,
+    row_numbers,
+    spelled,
+    split,
+    substrings,
+)
 
 __all__ = [
     "PairOps",
@@ -138,10 +148,8 @@ class WordOps(tf.Module):
     def text_windows(self, text: tf.Tensor, stride: int) -> "TextWindows":
         """`features.text_windows` for a batch."""
         rows = self._strings(text, split(text))
-        example, begin, size = _windows(rows[0].row_lengths(), self.max_length, stride)
-        begin += tf.gather(rows[0].row_starts(), example)
-        inside = tf.ragged.range(begin, begin + size)
-        return TextWindows(self._inputs(*(tf.gather(strings.values, inside) for strings in rows)), example, begin, size)
+        inside, *windows = _windows(rows[0], self.max_length, stride)
+        return TextWindows(self._inputs(*(tf.gather(strings.values, inside) for strings in rows)), *windows)
 
     def token_spans(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.RaggedTensor]:
         """Where the word of each token of all texts begins and ends, and the code points of the texts."""
@@ -275,11 +283,8 @@ class PieceOps(tf.Module):
         self.starts, self.max_question = prepared.starts, prepared.max_question
         self.separators = self.pieces.special_tokens.separators
         self.before, self.room = 1, self.max_length - 2  # [CLS], and the pieces between it and [SEP]
-        self.tokenizer: Any
-        if isinstance(self.pieces, WordPiece):
-            self.tokenizer = WordPieceOps(self.pieces)
-        else:
-            self.tokenizer = SubwordOps(self.pieces.subwords)
+        pieces = self.pieces
+        self.tokenizer: Any = WordPieceOps(pieces) if isinstance(pieces, WordPiece) else SubwordOps(pieces.subwords)
 
     def __call__(
         self, text: tf.Tensor, pair: tf.Tensor | None = None, marks: tf.Tensor | None = None
@@ -341,14 +346,12 @@ class PieceOps(tf.Module):
         """Sentences that are split already, string (B, W), with spans of words as their marks; "" is no word."""
         ids = self.tokenizer.cut(self.tokenizer.split(tf.reshape(words, [-1]), alone=True))[0].merge_dims(1, 2)
         sizes = tf.reshape(tf.cast(ids.row_lengths(), tf.int32), tf.shape(words))
-        begins = self.before + tf.pad(
-            tf.cumsum(sizes, 1), [[0, 0], [1, 0]]
-        )  # (B, W+1); without pieces as the next word
-        position = begins[:, 1:] - 1 if self.last else begins[:, :-1]
+        ends = self.before + tf.cumsum(sizes, 1)
+        begins = tf.concat([tf.fill([tf.shape(words)[0], 1], self.before), ends], 1)  # (B, W+1)
+        position = ends - 1 if self.last else begins[:, :-1]  # without pieces as the next word
         read = (sizes > 0) & (position < self.before + self.room)
         number = tf.where(read, tf.cumsum(tf.cast(read, tf.int32), 1) - 1, -1)
-        ragged: Any = tf.RaggedTensor
-        pieces = ragged.from_row_lengths(ids.values, tf.reduce_sum(tf.cast(sizes, tf.int64), 1), validate=False)
+        pieces = Ragged.from_row_lengths(ids.values, tf.reduce_sum(tf.cast(sizes, tf.int64), 1), validate=False)
         pieces = pieces[:, : self.room]
         inputs = self._rows(pieces) | {"starts": padded(tf.ragged.boolean_mask(position, read))}
         if marks is not None:
@@ -359,10 +362,8 @@ class PieceOps(tf.Module):
     def text_windows(self, text: tf.Tensor, stride: int) -> TextWindows:
         """`features.text_windows` for a batch."""
         pieces = self.ids(text)
-        example, begin, size = _windows(pieces.row_lengths(), self.room, stride)
-        begin += tf.gather(pieces.row_starts(), example)
-        rows = self._rows(tf.gather(pieces.values, tf.ragged.range(begin, begin + size)))
-        return TextWindows(rows, example, begin, size)
+        inside, *windows = _windows(pieces, self.room, stride)
+        return TextWindows(self._rows(tf.gather(pieces.values, inside)), *windows)
 
     def token_spans(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.RaggedTensor]:
         """Where the word of each token of all texts begins and ends, and the code points of the texts."""
@@ -393,10 +394,8 @@ class PieceOps(tf.Module):
         words = self.tokenizer.split(contexts)
         ids, *spans = self.tokenizer.cut(words)
         context = ids.merge_dims(1, 2)
-        example, begin, size = _windows(context.row_lengths(), room, stride)
-        piece = tf.gather(context.row_starts(), example) + begin
-        asked = tf.gather(question, example)
-        part = tf.gather(context.values, tf.ragged.range(piece, piece + size))
+        inside, example, piece, size = _windows(context, room, stride)
+        asked, part = tf.gather(question, example), tf.gather(context.values, inside)
         start, end = _spans_of_words(ids, *spans)
         first = 1 + asked.row_lengths() + self.separators
         return Windows(self._rows(asked, part), example, first, size, piece, start, end, words.original)
@@ -472,8 +471,7 @@ class SubwordTokenOps(PieceOps):
     def _filled(self, rows: Any, value: int) -> Any:
         """Rows with one value in those that are empty."""
         empty = tf.cast(rows.row_lengths() == 0, tf.int64)
-        ragged: Any = tf.RaggedTensor
-        return tf.concat([rows, ragged.from_row_lengths(tf.fill([tf.reduce_sum(empty)], value), empty)], 1)
+        return tf.concat([rows, Ragged.from_row_lengths(tf.fill([tf.reduce_sum(empty)], value), empty)], 1)
 
     def _rows(self, first: Any, second: tf.RaggedTensor | None = None) -> dict[str, tf.Tensor]:
         rows = self._filled(first, self.end)
@@ -547,7 +545,6 @@ class TokenOps(tf.Module):
     def given(self, words: tf.Tensor, marks: tf.Tensor | None = None) -> Sentences:
         """Sentences that are split already, string (B, W), with spans of words as their marks; "" is no word."""
         words = tf.strings.unicode_transcode(words, "UTF-8", "UTF-8", errors="replace")
-        ragged: Any = tf.RaggedTensor
         shape = tf.shape(words)
         ids = self._split(tf.reshape(words, [-1]))[0]
         sizes = tf.reshape(tf.cast(ids.row_lengths(), tf.int32), shape)
@@ -556,12 +553,12 @@ class TokenOps(tf.Module):
             spaces = tf.cast((sizes > 0) & (tf.cumsum(tf.cast(sizes > 0, tf.int32), 1) > 1), tf.int32)
             blanks = tf.fill([tf.reduce_sum(spaces)], self.table.lookup(tf.constant(" ")))
             lengths = tf.cast(tf.reshape(spaces, [-1]), tf.int64)
-            ids = tf.concat([ragged.from_row_lengths(blanks, lengths, validate=False), ids], 1)
+            ids = tf.concat([Ragged.from_row_lengths(blanks, lengths, validate=False), ids], 1)
         ends = tf.cumsum(sizes + spaces, 1)  # with the mark before them, the position of each word's last token
         read = (sizes > 0) & (ends < self.max_length)
         number = tf.where(read, tf.cumsum(tf.cast(read, tf.int32), 1) - 1, -1)
         lengths = tf.cast(tf.reduce_sum(sizes + spaces, 1), tf.int64)
-        rows = self._mark(ragged.from_row_lengths(ids.values, lengths, validate=False))
+        rows = self._mark(Ragged.from_row_lengths(ids.values, lengths, validate=False))
         inputs = self._inputs(rows, tf.ragged.boolean_mask(ends, read))
         if marks is not None:
             position = tf.range(shape[1])
@@ -578,10 +575,8 @@ class TokenOps(tf.Module):
     def text_windows(self, text: tf.Tensor, stride: int) -> TextWindows:
         """`features.text_windows` for a batch."""
         ids = self.ids(text)[:, 1:]
-        example, begin, size = _windows(ids.row_lengths(), self.max_length - 1, stride)
-        begin += tf.gather(ids.row_starts(), example)
-        rows = self._mark(tf.gather(ids.values, tf.ragged.range(begin, begin + size)))
-        return TextWindows(self._inputs(rows), example, begin, size)
+        inside, *windows = _windows(ids, self.max_length - 1, stride)
+        return TextWindows(self._inputs(self._mark(tf.gather(ids.values, inside))), *windows)
 
     def token_spans(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.RaggedTensor]:
         """Where the word of each token of all texts begins and ends, as `TokenFeatures.token_spans`, and code points.
@@ -697,17 +692,21 @@ def _before(sizes: tf.RaggedTensor) -> tf.Tensor:
     return sums - tf.gather(tf.pad(sums, [[0, 1]]), tf.gather(sizes.row_starts(), row_numbers(sizes)))
 
 
-def _windows(sizes: tf.Tensor, room: tf.Tensor | int, stride: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Of each overlapping window: which text it is of, its first token there, and its number of tokens; int64 (R,).
+def _windows(tokens: tf.RaggedTensor, room: tf.Tensor | int, stride: int) -> tuple[Any, ...]:
+    """The tokens in each overlapping window, int64 (R, ragged), by their numbers among those of all texts.
 
-    `sizes` are the tokens of each text, `room` those of a window, for all or int64 (B,), `stride` as in `window_step`.
+    And which text it is of, its first token, and how many it has; int64 (R,). Tokens are (B, ragged); a window has room
+    for so many of them, for all or int64 (B,); `stride` as in `window_begins`.
     """
+    sizes = tokens.row_lengths()
     room = tf.broadcast_to(tf.cast(room, tf.int64), tf.shape(sizes))
     step = tf.where(stride < room, tf.cast(stride, tf.int64), tf.maximum(room // 2, 1))
     numbers = tf.ragged.range(1 + (tf.maximum(sizes - room, 0) + step - 1) // step)  # (B, windows)
     example = row_numbers(numbers)
     begin = numbers.values * tf.gather(step, example)
-    return example, begin, tf.minimum(tf.gather(room, example), tf.gather(sizes, example) - begin)
+    size = tf.minimum(tf.gather(room, example), tf.gather(sizes, example) - begin)
+    begin += tf.gather(tokens.row_starts(), example)
+    return tf.ragged.range(begin, begin + size), example, begin, size
 
 
 def in_parts(model: Callable[[dict], dict], inputs: dict[str, tf.Tensor], rows: int = 64) -> dict[str, tf.Tensor]:

@@ -27,6 +27,7 @@ __all__ = [
 _PROBED = (range(0xD800), range(0xE000, 0x40000), range(0x40001, 0x40002))
 _PROBED += (range(0xE0000, 0xF0001), range(0xFFFFE, 0x100001), range(0x10FFFE, 0x110000))
 _NONE = -0x200000  # added to any code point it is negative
+Ragged: Any = tf.RaggedTensor  # whose constructors have no types
 
 
 class Words(NamedTuple):
@@ -81,12 +82,11 @@ def split(texts: tf.Tensor, lowercase: bool = False, strip_accents: bool = False
     row = tf.gather(text, parent)
     origin = tf.cast(parent - tf.gather(original.row_splits, row), tf.int32)
     nrows = tf.size(texts, tf.int64)
-    ragged: Any = tf.RaggedTensor
     splits = tf.concat([first, [tf.size(codes, tf.int64)]], 0)
     return Words(
-        ragged.from_row_splits(codes, splits, validate=False),
+        Ragged.from_row_splits(codes, splits, validate=False),
         origin,
-        ragged.from_value_rowids(tf.range(tf.size(first)), tf.gather(row, first), nrows, validate=False),
+        Ragged.from_value_rowids(tf.range(tf.size(first)), tf.gather(row, first), nrows, validate=False),
         original,
     )
 

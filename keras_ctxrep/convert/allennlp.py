@@ -19,9 +19,9 @@ import numpy as np
 from keras_ctxrep.atomic import atomic_folder, reserve
 from keras_ctxrep.checks import most, regular
 from keras_ctxrep.convert.options import SourceOptions
-from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, single, visible
+from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, single
 from keras_ctxrep.models import elmo
-from keras_ctxrep.text.artifacts import VOCAB
+from keras_ctxrep.text.artifacts import VOCAB, visible
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import WordFeatures
 from keras_ctxrep.text.tokens import read_vocab, vocab_text

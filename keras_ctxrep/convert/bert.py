@@ -283,18 +283,6 @@ def vocabulary(
     return tuple(pieces[:rows])
 
 
-def dense(name: str, inputs: int, units: int, ours: str) -> list[Tensor]:
-    """Kernel and bias of a dense layer in a weight map.
-
-    Args:
-        name: of the layer in the checkpoint.
-        inputs, units: widths.
-        ours: path of our layer.
-    """
-    kernel = Tensor(f"{name}/kernel", (inputs, units), (f"{ours}/kernel",))
-    return [kernel, Tensor(f"{name}/bias", (units,), (f"{ours}/bias",))]
-
-
 def looks_uncased(pieces: Sequence[str]) -> bool:
     """Whether a vocabulary is of lower-cased text: no upper-case letter except in pieces like [CLS] and <S>."""
     return not any(piece != piece.lower() and piece[:1] + piece[-1:] not in ("[]", "<>") for piece in pieces)

@@ -3,6 +3,7 @@
 https://github.com/google-research/bert, `modeling.py` and `run_pretraining.py`.
 """
 
+import re
 from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
@@ -12,10 +13,11 @@ import keras
 
 from keras_ctxrep.checks import first_line
 from keras_ctxrep.convert import bert as common
+from keras_ctxrep.convert import layouts
 from keras_ctxrep.convert.options import SourceOptions
-from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, single, visible
+from keras_ctxrep.convert.weights import StoredTensor, Tensor, single
 from keras_ctxrep.models import bert
-from keras_ctxrep.text.artifacts import VOCAB
+from keras_ctxrep.text.artifacts import VOCAB, visible
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import read_vocab
 from keras_ctxrep.version import install_hint
@@ -25,8 +27,14 @@ __all__ = ["read", "weight_map"]
 OPTIONS = "bert_config.json"
 SLOTS = ("adam_m", "adam_v")  # optimizer slots of each weight
 STEP = "global_step"
-_EMBEDDINGS = "bert/embeddings/"
 PREFIXES = {"pooler": "bert/pooler/", "mlm": "cls/predictions/", "nsp": "cls/seq_relationship/"}
+NAMES = {  # regular expressions in the names of `transformers` -> Google's, with dots for slashes
+    r"_embeddings\.weight$": "_embeddings",
+    r"\.layer\.": ".layer_",
+    r"^cls\.seq_relationship\.weight$": "cls.seq_relationship.output_weights",
+    r"^cls\.(predictions|seq_relationship)\.bias$": r"cls.\1.output_bias",
+    r"\.weight$": ".kernel",
+}
 
 
 def read(source: str | Path, lowercase: bool | None = None) -> tuple[keras.Model, Bundle]:
@@ -65,50 +73,29 @@ def read(source: str | Path, lowercase: bool | None = None) -> tuple[keras.Model
     return common.load(prefix, stored, tensors, ignored, config, task, vocab=vocab, lowercase=lowercase)
 
 
-def weight_map(config: bert.Config, parts: Collection[str] = ("pooler", "mlm", "nsp")) -> list[Tensor]:
-    """The weight map of a checkpoint: its variables, and our weights that each contains.
+def weight_map(
+    config: bert.Config, parts: Collection[str] = ("pooler", "mlm", "nsp"), classes: int = 2
+) -> list[Tensor]:
+    """The weight map of a checkpoint: that of `transformers`, renamed, whose dense kernels are transposed ones.
 
     Args:
         config: sizes.
         parts: the parts above the layers.
+        classes: of a part "classifier", which no checkpoint of Google's has.
 
     >>> len(weight_map(bert.Config())), weight_map(bert.Config())[-2].name
     (206, 'cls/seq_relationship/output_weights')
     """
-    width, dense = config.width, common.dense
-    tensors = [
-        Tensor(_EMBEDDINGS + "word_embeddings", (config.vocabulary_size, width), ("token_embedding/embeddings",)),
-        Tensor(_EMBEDDINGS + "token_type_embeddings", (config.segments, width), ("segment_embedding/embeddings",)),
-        Tensor(_EMBEDDINGS + "position_embeddings", (config.max_positions, width), ("position_embedding/table",)),
-        *_norm(_EMBEDDINGS + "LayerNorm", "embedding_norm", width),
-    ]
-    for index in range(config.layers):
-        theirs, ours = f"bert/encoder/layer_{index}", f"layer_{index}"
-        for kind, shape in (("kernel", (width, width)), ("bias", (width,))):
-            for number, part in enumerate(("query", "key", "value")):  # one weight of ours
-                name, columns = f"{theirs}/attention/self/{part}/{kind}", (number * width, (number + 1) * width)
-                tensors.append(Tensor(name, shape, (f"{ours}/qkv/{kind}",), columns=columns))
-        tensors += [
-            *dense(f"{theirs}/attention/output/dense", width, width, f"{ours}/attention_output"),
-            *_norm(f"{theirs}/attention/output/LayerNorm", f"{ours}/attention_norm", width),
-            *dense(f"{theirs}/intermediate/dense", width, config.intermediate, f"{ours}/feed_forward"),
-            *dense(f"{theirs}/output/dense", config.intermediate, width, f"{ours}/feed_forward_output"),
-            *_norm(f"{theirs}/output/LayerNorm", f"{ours}/feed_forward_norm", width),
-        ]
-    if "pooler" in parts:
-        tensors += dense("bert/pooler/dense", width, width, "pooler")
-    if "mlm" in parts:
-        tensors += dense("cls/predictions/transform/dense", width, width, "mlm_transform")
-        tensors += _norm("cls/predictions/transform/LayerNorm", "mlm_norm", width)
-        tensors.append(Tensor("cls/predictions/output_bias", (config.vocabulary_size,), ("mlm_bias/bias",)))
-    if "nsp" in parts:
-        tensors.append(Tensor("cls/seq_relationship/output_weights", (2, width), ("nsp_logits/kernel",), **TRANSPOSED))
-        tensors.append(Tensor("cls/seq_relationship/output_bias", (2,), ("nsp_logits/bias",)))
+    heads = [layer for part, layers in common.LAYERS.items() if part in parts for layer in layers]
+    tensors = []
+    for tensor in layouts.weight_map(config, bert.LAYOUT, heads, classes, "bert.", old_norms=True):
+        name = tensor.name
+        for pattern, google_name in NAMES.items():
+            name = re.sub(pattern, google_name, name)
+        if name.endswith(".kernel"):
+            tensor = tensor._replace(shape=tensor.shape[::-1], forth=None, back=None)
+        tensors.append(tensor._replace(name=name.replace(".", "/")))
     return tensors
-
-
-def _norm(name: str, ours: str, width: int) -> list[Tensor]:
-    return [Tensor(f"{name}/{weight}", (width,), (f"{ours}/{weight}",)) for weight in ("gamma", "beta")]
 
 
 def _checkpoint(source: Path) -> Path:

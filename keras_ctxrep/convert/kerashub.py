@@ -31,6 +31,16 @@ KINDS = {  # class of KerasHub -> that of `transformers`
     "BertMaskedLM": "BertForMaskedLM",
     "BertTextClassifier": "BertForSequenceClassification",
 }
+SIZES = {  # argument of a `BertBackbone` -> field of `bert.Config`
+    "vocabulary_size": "vocabulary_size",
+    "num_layers": "layers",
+    "num_heads": "heads",
+    "hidden_dim": "width",
+    "intermediate_dim": "intermediate",
+    "dropout": "dropout",
+    "max_sequence_length": "max_positions",
+    "num_segments": "segments",
+}
 NEEDED = f"a {', '.join([*KINDS][:-1])} or {[*KINDS][-1]} is needed"
 TASK = "task.json"  # of a preset with a head
 FOREIGN = ("model.safetensors", "pytorch_model.bin", "modules.json")  # whose config.json would be replaced
@@ -52,6 +62,7 @@ NAMES = {  # regular expressions in Google's names -> KerasHub's
     r"^cls/predictions/transform/dense/": "mlm_head/intermediate_dense/",
     r"^cls/predictions/transform/LayerNorm/": "mlm_head/intermediate_layer_norm/",
     r"^cls/predictions/": "mlm_head/",
+    r"^classifier/": "logits/",
 }
 
 
@@ -159,16 +170,7 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
 
 def _empty(hub: Any, config: bert.Config, bundle: Bundle) -> tuple[Any, Any]:
     """KerasHub's encoder with random weights, and its tokenizer."""
-    backbone = hub.BertBackbone(
-        vocabulary_size=config.vocabulary_size,
-        num_layers=config.layers,
-        num_heads=config.heads,
-        hidden_dim=config.width,
-        intermediate_dim=config.intermediate,
-        dropout=config.dropout,
-        max_sequence_length=config.max_positions,
-        num_segments=config.segments,
-    )
+    backbone = hub.BertBackbone(**{theirs: getattr(config, ours) for theirs, ours in SIZES.items()})
     tokenizer = hub.BertTokenizer(
         list(bundle.vocab),
         lowercase=bundle.lowercase,
@@ -219,8 +221,7 @@ def weight_map(config: bert.Config, architecture: str = "BertModel", classes: in
 
 
 def _tensors(config: bert.Config, parts: Collection[str], classes: int) -> list[Tensor]:
-    classifier = common.dense("logits", config.width, classes, "logits") if "classifier" in parts else []
-    return [_as_in_kerashub(tensor, config) for tensor in google.weight_map(config, parts)] + classifier
+    return [_as_in_kerashub(tensor, config) for tensor in google.weight_map(config, parts, classes)]
 
 
 def _as_in_kerashub(tensor: Tensor, config: bert.Config) -> Tensor:
@@ -239,20 +240,9 @@ def _as_in_kerashub(tensor: Tensor, config: bert.Config) -> Tensor:
 
 
 def _config(backbone: Any, pooler: bool) -> bert.Config:
-    sizes = backbone.get_config()
-    return bert.Config(
-        vocabulary_size=sizes["vocabulary_size"],
-        layers=sizes["num_layers"],
-        width=sizes["hidden_dim"],
-        heads=sizes["num_heads"],
-        intermediate=sizes["intermediate_dim"],
-        max_positions=sizes["max_sequence_length"],
-        segments=sizes["num_segments"],
-        dropout=sizes["dropout"],
-        attention_dropout=sizes["dropout"],
-        activation="gelu_tanh",
-        pooler=pooler,
-    )
+    theirs = backbone.get_config()
+    sizes = {own: theirs[name] for name, own in SIZES.items()}
+    return bert.Config(**sizes, attention_dropout=sizes["dropout"], activation="gelu_tanh", pooler=pooler)
 
 
 def _preparation(source: Any, tokenizer: Any, config: bert.Config, where: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Weight maps: which tensor of a published format contains which weights of our model, and how to convert it."""
 
 import importlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -194,11 +194,6 @@ def package(name: str, extra: str) -> ModuleType:
         if error.name != name:
             raise
         raise ImportError(f"{name} is not installed, and this format needs it: {install_hint(extra)}") from None
-
-
-def visible(paths: Iterable[Path]) -> list[Path]:
-    """Sorted paths without hidden files, such as the ._NAME that macOS writes beside NAME."""
-    return sorted(path for path in paths if not path.name.startswith("."))
 
 
 def single(files: Sequence[Path], message: str) -> Path:

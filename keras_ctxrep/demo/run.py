@@ -15,9 +15,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -275,17 +274,12 @@ def _tagging(encoder: Path, data: Data, out: Path, seed: int) -> tuple[dict, lis
     first = metrics[METHODS[0]]
     for method in METHODS[1:]:
         other = metrics[method]
-        low, high = bootstrap(partial(_difference, first.statistic, other.statistic), count)
+        low, high = compare.interval(first.statistic, other.statistic, count)
         gain = first.scores["span_f1"] - other.scores["span_f1"]
         figures["gains"][method] = {"gain": gain, "interval": (low, high)}
         points = f"{100 * gain:+.1f} points, 95% interval {100 * low:+.1f} to {100 * high:+.1f}"
         print(f"  shipped weights against {method}: {points}")
     return figures, [[word["label"] or "O" for word in answer["words"]] for answer in answers[METHODS[0]]]
-
-
-def _difference(first: Callable, second: Callable, drawn: np.ndarray) -> float:
-    """The difference of two statistics of the same drawn examples."""
-    return first(drawn) - second(drawn)
 
 
 def _tags_by_words(data: Data) -> list[list[str]]:

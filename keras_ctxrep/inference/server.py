@@ -144,85 +144,71 @@ class _Models(Application):
         self.versions = versions
 
     def described(self, path: str) -> tuple[int, bytes]:
-        return _described(self.versions, path)
+        """The answer to GET: the page, whether the server is there and ready, a model's status or metadata."""
+        versions = self.versions
+        if path == "/" and versions.served is None:
+            return 503, Template(_LOADING_PAGE).substitute(name=html.escape(versions.name)).encode()
+        if path == "/":
+            return 200, _page(self._ready())
+        if path == "/healthz":
+            return 200, json_bytes({"status": "ok"})
+        if path == "/readyz":
+            self._ready()
+            return 200, json_bytes({"status": "ready"})
+        version, metadata, verb = self._route("GET", path)
+        if verb:
+            raise Refused(404, f"Malformed request: GET {printable(path)}")
+        if metadata:
+            return 200, json_bytes(_metadata(self._version(version)))
+        status = [
+            {
+                "version": str(number),
+                "state": state,
+                "status": {"error_code": "UNKNOWN" if message else "OK", "error_message": message},
+            }
+            for number, (state, message) in sorted(versions.states.items(), reverse=True)
+            if version in (None, number)
+        ]
+        return 200, json_bytes({"model_version_status": status})
 
     def answering(self, method: str, path: str) -> Callable[[bytes], dict]:
-        served, verb = _ask(self.versions, method, path)
+        version, metadata, verb = self._route(method, path)
+        if method != "POST" or metadata or verb not in ("predict", "classify", "regress"):
+            raise Refused(404, f"Malformed request: {printable(method)} {printable(path)}")
+        served = self._version(version)
         of_verb = _predict if verb == "predict" else functools.partial(_of_examples, verb=verb)
         return lambda body: of_verb(served, json_object(body))
 
+    def _ready(self) -> Served:
+        if self.versions.served is None:
+            raise Refused(503, f"loading: {self.versions.name} is not ready; ask again in a second")
+        return self.versions.served
 
-def _ready(versions: Versions) -> Served:
-    if versions.served is None:
-        raise Refused(503, f"loading: {versions.name} is not ready; ask again in a second")
-    return versions.served
+    def _route(self, method: str, path: str) -> tuple[int | None, bool, str | None]:
+        """Version, whether it is of the metadata, and verb of a path, whose model, version and label are there."""
+        match = _ROUTE.fullmatch(path)
+        if match is None:
+            raise Refused(404, f"Malformed request: {printable(method)} {printable(path)}")
+        name, number, label, metadata, verb = match.groups()
+        version = None if number is None else int(number)
+        if name != self.versions.name or (version is not None and version not in self.versions.states):
+            raise self._not_found(name, version)
+        if label is not None:
+            raise Refused(404, f"Unrecognized servable version label: {printable(label)}; this server has no labels")
+        return version, bool(metadata), verb
 
+    def _version(self, version: int | None) -> Served:
+        """The version that answers, if it is the one that is asked for."""
+        served = self._ready()
+        if version not in (None, served.version):
+            raise self._not_found(served.name, version)
+        return served
 
-def _route(versions: Versions, method: str, path: str) -> tuple[int | None, bool, str | None]:
-    """Version, whether it is of the metadata, and verb of a path, whose model, version and label are there."""
-    match = _ROUTE.fullmatch(path)
-    if match is None:
-        raise Refused(404, f"Malformed request: {printable(method)} {printable(path)}")
-    name, number, label, metadata, verb = match.groups()
-    version = None if number is None else int(number)
-    if name != versions.name or (version is not None and version not in versions.states):
-        raise _not_found(versions, name, version)
-    if label is not None:
-        raise Refused(404, f"Unrecognized servable version label: {printable(label)}; this server has no labels")
-    return version, bool(metadata), verb
-
-
-def _version(versions: Versions, version: int | None) -> Served:
-    """The version that answers, if it is the one that is asked for."""
-    served = _ready(versions)
-    if version not in (None, served.version):
-        raise _not_found(versions, served.name, version)
-    return served
-
-
-def _not_found(versions: Versions, name: str, version: int | None) -> Refused:
-    wanted = f"Latest({printable(name)})" if version is None else f"Specific({printable(name)}, {version})"
-    known = f"{versions.name}, {versions.served.version if versions.served else 'which is loading'}"
-    return Refused(404, f"Servable not found for request: {wanted}; this server has {known}")
-
-
-def _described(versions: Versions, path: str) -> tuple[int, bytes]:
-    """The answer to GET: the page, whether the server is there and ready, a model's status or metadata."""
-    if path == "/":
-        served = versions.served
-        return (
-            (200, _page(served))
-            if served
-            else (503, Template(_LOADING_PAGE).substitute(name=html.escape(versions.name)).encode())
-        )
-    if path == "/healthz":
-        return 200, json_bytes({"status": "ok"})
-    if path == "/readyz":
-        _ready(versions)
-        return 200, json_bytes({"status": "ready"})
-    version, metadata, verb = _route(versions, "GET", path)
-    if verb:
-        raise Refused(404, f"Malformed request: GET {printable(path)}")
-    if metadata:
-        return 200, json_bytes(_metadata(_version(versions, version)))
-    status = [
-        {
-            "version": str(number),
-            "state": state,
-            "status": {"error_code": "UNKNOWN" if message else "OK", "error_message": message},
-        }
-        for number, (state, message) in sorted(versions.states.items(), reverse=True)
-        if version in (None, number)
-    ]
-    return 200, json_bytes({"model_version_status": status})
-
-
-def _ask(versions: Versions, method: str, path: str) -> tuple[Served, str]:
-    """The version that is to answer a request with a body, and what of it is asked for."""
-    version, metadata, verb = _route(versions, method, path)
-    if method != "POST" or metadata or verb not in ("predict", "classify", "regress"):
-        raise Refused(404, f"Malformed request: {printable(method)} {printable(path)}")
-    return _version(versions, version), verb
+    def _not_found(self, name: str, version: int | None) -> Refused:
+        wanted = f"Latest({printable(name)})" if version is None else f"Specific({printable(name)}, {version})"
+        served = self.versions.served
+        known = f"{self.versions.name}, {served.version if served else 'which is loading'}"
+        return Refused(404, f"Servable not found for request: {wanted}; this server has {known}")
 
 
 def _metadata(served: Served) -> dict:

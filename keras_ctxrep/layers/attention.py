@@ -53,8 +53,6 @@ class Attention(Layer):
     (TensorShape([1, 2, 3]), [0.5, 0.5, 0.0, 0.0])
     """
 
-    fields = ("score",)
-
     def __init__(self, score: str = "additive", **kwargs):
         super().__init__(**kwargs)
         if score not in SCORES:
@@ -184,8 +182,6 @@ class AttentionalRNN(Layer):
     (TensorShape([1, 2, 4]), TensorShape([1, 2, 5]), TensorShape([1, 12]))
     """
 
-    fields = ("units", "cell", "layers", "score", "dropout")
-
     def __init__(
         self, units: int, cell: str = "lstm", layers: int = 1, score: str = "additive", dropout: float = 0.0, **kwargs
     ):
@@ -281,8 +277,6 @@ class MemoryAttention(Layer):
     >>> x.shape, weights.shape
     (TensorShape([1, 3, 4]), TensorShape([1, 3, 5]))
     """
-
-    fields = ("heads", "dropout", "initializer_range")
 
     def __init__(self, heads: int, dropout: float = 0.0, initializer_range: float = 0.02, **kwargs):
         super().__init__(**kwargs)
@@ -408,8 +402,6 @@ class ConvolutionalDecoderBlock(GatedConvolution):
     >>> x.shape, past.shape, weights.shape
     (TensorShape([1, 5, 4]), TensorShape([1, 2, 4]), TensorShape([1, 5, 6]))
     """
-
-    fields = ("kernel_size", "dropout")
 
     def __init__(self, kernel_size: int, dropout: float = 0.0, **kwargs):
         super().__init__(kernel_size, **kwargs)

@@ -72,8 +72,6 @@ class NgramContext(Layer):
     ([[[0, 0, 5], [0, 5, 6]]], [[5.0, 6.0]])
     """
 
-    fields = ("words",)
-
     def __init__(self, words: int, **kwargs):
         super().__init__(**kwargs | {"dtype": "float32"})  # half precision has not all ids
         self.words = words
@@ -118,8 +116,6 @@ class GatedConvolution(Layer):
     >>> x.shape, past.shape
     (TensorShape([1, 5, 4]), TensorShape([1, 2, 4]))
     """
-
-    fields = ("kernel_size",)
 
     def __init__(self, kernel_size: int, **kwargs):
         super().__init__(**kwargs)
@@ -179,8 +175,6 @@ class CausalTransformerBlock(TransformerBlock):
     >>> x.shape, past.shape
     (TensorShape([1, 3, 4]), TensorShape([1, 5, 8]))
     """
-
-    fields = (*TransformerBlock.fields, "rotary")
 
     def __init__(self, heads: int, intermediate: int, *args, rotary: bool = True, **kwargs):
         super().__init__(heads, intermediate, *args, **kwargs)

@@ -45,8 +45,6 @@ class CharCNN(Layer):
     TensorShape([2, 3, 6])
     """
 
-    fields = ("filters", "embedding_dim", "highways", "projection", "activation", "characters")
-
     def __init__(
         self,
         filters: Sequence[Sequence[int]],

@@ -54,8 +54,6 @@ class ProjectedLSTM(StreamLayer):
     TensorShape([2, 5, 4])
     """
 
-    fields = ("units", "projection", "cell_clip", "projection_clip", "go_backwards", "streams")
-
     def __init__(
         self,
         units: int,

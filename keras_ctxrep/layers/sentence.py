@@ -73,8 +73,6 @@ class ZeroPadding(Layer):
     [1.0, 0.0]
     """
 
-    fields = ("carry_mask",)
-
     def __init__(self, carry_mask: bool = False, **kwargs):
         super().__init__(**kwargs)
         self.carry_mask = carry_mask
@@ -126,8 +124,6 @@ class MaskedPooling(Layer):
     >>> [float(MaskedPooling(how)(x, mask=ops.array([[1, 1, 0, 0]]))[0, 0]) for how in ("mean", "max", "last")]
     [0.5, 1.0, 1.0]
     """
-
-    fields = ("how", "normalize")
 
     def __init__(self, how: str = "mean", normalize: bool = False, **kwargs):
         super().__init__(**kwargs)

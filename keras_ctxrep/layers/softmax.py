@@ -61,7 +61,6 @@ class VocabularySoftmax(Layer):
     TensorShape([2, 3, 21])
     """
 
-    fields = ("vocabulary_size", "samples", "seed")
     only_embeds = False
 
     def __init__(self, vocabulary_size: int, samples: int | None = None, seed: int | None = None, **kwargs):
@@ -150,18 +149,8 @@ class TiedSoftmax(VocabularySoftmax):
     TensorShape([2, 3, 1000])
     """
 
-    fields = (*VocabularySoftmax.fields, "width", "only_embeds")
-
-    def __init__(
-        self,
-        vocabulary_size: int,
-        width: int,
-        samples: int | None = None,
-        seed: int | None = None,
-        only_embeds: bool = False,
-        **kwargs,
-    ):
-        super().__init__(vocabulary_size, samples, seed, **kwargs)
+    def __init__(self, vocabulary_size: int, width: int, *args, only_embeds: bool = False, **kwargs):
+        super().__init__(vocabulary_size, *args, **kwargs)
         self.width, self.only_embeds = width, only_embeds
 
     def build(self, input_shape) -> None:

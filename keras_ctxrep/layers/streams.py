@@ -84,8 +84,6 @@ class CarriedState(StreamLayer):
     [[1.0, 1.0], [0.0, 0.0]]
     """
 
-    fields = ("size", "streams")
-
     def __init__(self, size: int, streams: int, **kwargs):
         super().__init__(**kwargs)
         self.size, self.streams = size, streams

@@ -91,10 +91,6 @@ class TransformerBlock(Layer):
     TensorShape([1, 3, 4])
     """
 
-    fields = (
-        "heads", "intermediate", "dropout", "attention_dropout", "activation", "epsilon", "initializer_range",
-        "return_attention",
-    )  # fmt: skip
     recompute = False
 
     def __init__(
@@ -288,8 +284,6 @@ class PositionEmbedding(Configured, keras.layers.Layer):
     TensorShape([1, 3, 2])
     """
 
-    fields = ("positions", "initializer_range")
-
     def __init__(self, positions: int, initializer_range: float = 0.02, **kwargs):
         super().__init__(**kwargs)
         self.positions, self.initializer_range = positions, initializer_range
@@ -345,8 +339,6 @@ class RelativePositionBias(Configured, keras.layers.Layer):
     >>> RelativePositionBias(heads=2)(ops.ones((1, 3, 4))).shape
     TensorShape([1, 2, 3, 3])
     """
-
-    fields = ("heads", "buckets", "max_distance", "initializer_range")
 
     def __init__(
         self, heads: int, buckets: int = 32, max_distance: int = 128, initializer_range: float = 0.02, **kwargs

@@ -48,9 +48,8 @@ def alignment(artifact: str | Path, text: str, out: str | Path) -> dict[str, Any
     if not tokens:
         raise ValueError(f"{text[:60]!r}: the model writes nothing for it")
     weights = np.array(attention, np.float32)[:, : len(read)]
-    with drawing(out, [*tokens, *read]) as figure:
+    with drawing(out, [*tokens, *read], (1.8 + 0.32 * len(read), 1.6 + 0.32 * len(tokens))) as figure:
         figure.set_layout_engine("compressed")
-        figure.set_size_inches(1.8 + 0.32 * len(read), 1.6 + 0.32 * len(tokens))
         axes = figure.subplots()
         image = heat_map(axes, weights, tokens, read, fontsize=9)
         axes.xaxis.tick_top()

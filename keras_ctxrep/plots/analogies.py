@@ -49,7 +49,8 @@ def analogies(folder: str | Path, out: str | Path, data: str | Path | None = Non
         ValueError: no relation has two pairs with vectors, a line of the file is malformed, or another file suffix.
     """
     check_drawable(out)
-    every = _built_in() if data is None else _read(data)
+    built_in = {name: [_pair(pair.split()) for pair in pairs.split(",")] for name, pairs in RELATIONS.items()}
+    every = built_in if data is None else _read(data)
     vectors, relations, left_out = WordTable(folder), {}, []
     words = [*dict.fromkeys(word for pairs in every.values() for pair in pairs for word in pair)]
     unknown = [word for word, vector in zip(words, vectors.vectors(words), strict=True) if not vector.any()]
@@ -64,10 +65,6 @@ def analogies(folder: str | Path, out: str | Path, data: str | Path | None = Non
         raise ValueError(f"{source}: no relation has two pairs of words with vectors in {folder}")
     _draw(out, relations)
     return {"relations": relations, "unknown": unknown, "left_out": left_out}
-
-
-def _built_in() -> dict[str, list[tuple[str, str]]]:
-    return {name: [_pair(pair.split()) for pair in pairs.split(",")] for name, pairs in RELATIONS.items()}
 
 
 def _pair(words: Sequence[str]) -> tuple[str, str]:
@@ -120,8 +117,7 @@ def _draw(out: str | Path, relations: Mapping[str, Mapping[str, Any]]) -> None:
     columns = min(COLUMNS, len(relations))
     rows = -(-len(relations) // columns)
     texts = [word for relation in relations.values() for pair in relation["pairs"] for word in pair]
-    with drawing(out, [*texts, *relations]) as figure:
-        figure.set_size_inches(4.6 * columns, 4.6 * rows)
+    with drawing(out, [*texts, *relations], (4.6 * columns, 4.6 * rows)) as figure:
         grid = figure.subplots(rows, columns, squeeze=False).flat
         for number, (axes, (name, relation)) in enumerate(zip(grid, relations.items(), strict=False)):
             _panel(axes, relation, COLOURS[number % len(COLOURS)])
@@ -143,4 +139,3 @@ def _panel(axes: Any, relation: Mapping[str, Any], colour: str) -> None:
     axes.set_ylabel(f"second: {relation['variance'][1]:.0%}", fontsize=9)
     axes.set(xticks=[], yticks=[])
     axes.margins(x=0.14, y=0.08)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -33,8 +33,11 @@ def style(number: int) -> dict[str, str]:
 
 
 @contextmanager
-def drawing(out: str | Path, texts: Iterable[str]) -> Iterator[Any]:
-    """A figure to draw on, in fonts that have the letters of `texts`; written at the end with 150 dots per inch."""
+def drawing(out: str | Path, texts: Iterable[str], size: tuple[float, float] | None = None) -> Iterator[Any]:
+    """A figure to draw on, in fonts that have the letters of `texts`; written at the end with 150 dots per inch.
+
+    Its axes have a line on the left and below; `size` is in inches.
+    """
     import matplotlib
     from matplotlib import font_manager
     from matplotlib.figure import Figure
@@ -54,9 +57,10 @@ def drawing(out: str | Path, texts: Iterable[str]) -> Iterator[Any]:
         characters = f"the characters {''.join(sorted(lacking)[:10])}; install one, or look at it as .html in a browser"
         warn(f"{out}: no installed font has {characters}")
     settings: Any = {"font.family": [*dict.fromkeys(fonts)], "text.parse_math": False}
+    settings |= {"axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
-        figure = Figure(layout="constrained")
+        figure = Figure(figsize=size, layout="constrained")
         yield figure
         with atomic_write(out) as path:
             figure.savefig(path, dpi=150, bbox_inches="tight")
@@ -68,5 +72,5 @@ def heat_map(axes: Any, weights: Any, rows: Sequence[str], columns: Sequence[str
     axes.set_xticks(range(len(columns)), columns, fontsize=fontsize)
     axes.set_yticks(range(len(rows)), rows, fontsize=fontsize)
     axes.tick_params(length=0)
-    axes.spines[:].set_color("#bbbbbb")
+    axes.spines[:].set(color="#bbbbbb", visible=True)
     return image

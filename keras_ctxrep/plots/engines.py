@@ -16,8 +16,7 @@ def draw_layers(rows: Sequence[dict], out: str | Path) -> None:
         out: FILE.png (.svg, .pdf).
     """
     check_drawable(out)
-    with drawing(out, [row["layer"] for row in rows]) as figure:
-        figure.set_size_inches(8, 1.2 + 0.22 * len(rows))
+    with drawing(out, [row["layer"] for row in rows], (8, 1.2 + 0.22 * len(rows))) as figure:
         axes = figure.subplots()
         axes.barh([row["layer"] for row in rows], [row["mean_difference"] for row in rows], color=COLOURS[0])
         axes.invert_yaxis()
@@ -25,7 +24,6 @@ def draw_layers(rows: Sequence[dict], out: str | Path) -> None:
         axes.set_title("What each layer costs when it alone is quantized")
         axes.tick_params(axis="y", labelsize=7)
         axes.margins(y=0.01)
-        axes.spines[["top", "right"]].set_visible(False)
 
 
 def draw_engines(rows: Sequence[dict], out: str | Path) -> None:
@@ -38,8 +36,7 @@ def draw_engines(rows: Sequence[dict], out: str | Path) -> None:
     check_drawable(out)
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    with drawing(out, [row["engine"] for row in rows]) as figure:
-        figure.set_size_inches(8, 5)
+    with drawing(out, [row["engine"] for row in rows], (8, 5)) as figure:
         axes = figure.subplots()
         axes.set(xscale="log", yscale="log", xlabel="size, MB", ylabel="median latency of a text, ms")
         for number, row in enumerate(rows):
@@ -55,4 +52,5 @@ def draw_engines(rows: Sequence[dict], out: str | Path) -> None:
         axes.set_title("To the left is smaller, below is faster")
         axes.margins(0.2)
         axes.grid(alpha=0.3, which="both")
+        axes.spines[:].set_visible(True)
         figure.legend(loc="outside lower center", frameon=False)

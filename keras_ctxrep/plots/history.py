@@ -33,7 +33,7 @@ def history(folders: Sequence[str | Path], out: str | Path) -> list[dict]:
     """
     check_drawable(out)
     runs = [_run(Path(folder)) for folder in folders]
-    with drawing(out, map(str, folders)) as figure:
+    with drawing(out, map(str, folders), (10, 4.2)) as figure:
         _draw(figure, runs)
     return runs
 
@@ -64,7 +64,6 @@ def _run(folder: Path) -> dict[str, Any]:
 
 
 def _draw(figure, runs: list[dict]) -> None:
-    figure.set_size_inches(10, 4.2)
     counted = all(run["tokens"] for run in runs)
     names = [Path(run["folder"]).resolve().name for run in runs]
     for panel, axes in enumerate(figure.subplots(1, 2, sharey=True)):
@@ -76,7 +75,6 @@ def _draw(figure, runs: list[dict]) -> None:
             axes.plot(x, run["losses"], color=colour, marker="o", markersize=3, linewidth=1.4, label=f"{name}, {kind}")
         axes.set_xlabel("hours" if panel else "tokens read" if counted else "steps")
         axes.set_xlim(left=0)
-        axes.spines[["top", "right"]].set_visible(False)
         if panel:
             axes.legend(frameon=False, fontsize=9)
         else:

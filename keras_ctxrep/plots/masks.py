@@ -97,9 +97,8 @@ def _dependence(family: _Family, length: int, real: int) -> np.ndarray:
 
 def _draw(out: str | Path, tokens: list[str], result: dict[str, np.ndarray]) -> None:
     side = 0.9 + 0.24 * len(tokens)
-    with drawing(out, tokens) as figure:
+    with drawing(out, tokens, (side * len(result), side + 0.8)) as figure:
         figure.set_layout_engine("compressed")
-        figure.set_size_inches(side * len(result), side + 0.8)
         for axes, (name, mask) in zip(figure.subplots(1, len(result), sharey=True), result.items(), strict=True):
             heat_map(axes, mask, tokens, tokens, fontsize=8)
             axes.tick_params("x", labelrotation=90)

@@ -71,4 +71,3 @@ def _bars(figure, entries: list[dict]) -> None:
     axes.tick_params(axis="x", length=0)
     axes.set(ylabel="weight after the softmax", title="Scalar mix of the layers")
     axes.legend(title="layer", frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)

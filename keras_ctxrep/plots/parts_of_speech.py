@@ -129,8 +129,7 @@ def table(neighbours: Mapping[str, Iterable[tuple[str, float]]]) -> str:
 def _draw(out: str | Path, names: list[str], result: dict[str, Any]) -> None:
     words, tags, near = result["words"], result["tags"], result["neighbours"]
     letters = [*words, *names, *(word for row in near.values() for word, _ in row)]
-    with drawing(out, letters) as figure:
-        figure.set_size_inches(12.5, 6.6)
+    with drawing(out, letters, (12.5, 6.6)) as figure:
         axes, side = figure.subplots(1, 2, width_ratios=[2, 1])
         draw_projection(axes, tags, result, digits=0, s=9)
         for at, tag, word in zip(result["coordinates"], tags, words, strict=True):

@@ -13,6 +13,7 @@ from keras_ctxrep import saving, zoo
 from keras_ctxrep.inference.contextual_vectors import learned_mixes, vectors
 from keras_ctxrep.plots.drawing import check_drawable, drawing, style
 from keras_ctxrep.tasks.classify import Classify
+from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep.text.tokens import Word, split_words, words
 
 __all__ = ["concordance", "neighbours", "senses"]
@@ -60,13 +61,13 @@ def neighbours(
     query = None
     contexts = _word_vectors(folder, chain([sentence], before, sentences), layer, batch_size)
     for line, (text, context_words, array) in enumerate(contexts):
-        unit = _unit(array)  # (T, D)
+        directions = unit(array)  # (T, D)
         if query is None:
             if occurrence not in context_words:
                 raise ValueError(f"the model finds no piece in the word {word!r}")
-            query = unit[context_words.index(occurrence)]
+            query = directions[context_words.index(occurrence)]
             continue
-        for score, neighbour in zip((unit @ query).tolist(), context_words, strict=True):
+        for score, neighbour in zip((directions @ query).tolist(), context_words, strict=True):
             if (len(nearest) == k and score < nearest[0][0]) or (neighbour == occurrence and text == sentence):
                 continue
             span = {"word": neighbour.text, "start": neighbour.start, "end": neighbour.end}
@@ -120,9 +121,8 @@ def senses(folder: str | Path, word: str, data: str | Path, out: str | Path, lay
     names = sorted(set(labels), key=lambda name: (-labels.count(name), name))
     if len(names) < 2:
         raise ValueError(f"{data}: only the sense {names[0]!r}; at least two are needed")
-    result = {"labels": labels, **projection(array), **agreement(_unit(array), labels, names)}
-    with drawing(out, [word, *names]) as figure:
-        figure.set_size_inches(7.5, 5.4)
+    result = {"labels": labels, **projection(array), **agreement(unit(array), labels, names)}
+    with drawing(out, [word, *names], (7.5, 5.4)) as figure:
         axes = figure.subplots()
         draw_projection(axes, labels, result, digits=1, s=26, alpha=0.7)
         accuracy = f"Nearest neighbour of the same sense: {result['accuracy']:.1%}"
@@ -143,13 +143,13 @@ def projection(array: np.ndarray) -> dict[str, Any]:
     return {"coordinates": centred @ axes[:2].T * signs, "variance": variance[:2].tolist()}
 
 
-def agreement(unit: np.ndarray, labels: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+def agreement(vectors: np.ndarray, labels: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
     """How many vectors of length 1 have the label of their nearest neighbour: "accuracy", and "recall" of each label.
 
     And "majority", the fraction of the first of the labels' names, the most frequent one.
     """
-    numbers, kinds = np.arange(len(unit)), np.array(labels)
-    near = [int(np.argmax(np.where(numbers == at, -2, unit @ unit[at]))) for at in numbers]
+    numbers, kinds = np.arange(len(vectors)), np.array(labels)
+    near = [int(np.argmax(np.where(numbers == at, -2, vectors @ vectors[at]))) for at in numbers]
     right = kinds[near] == kinds
     recall = {name: float(right[kinds == name].mean()) for name in names}
     return {"accuracy": float(right.mean()), "recall": recall, "majority": float((kinds == names[0]).mean())}
@@ -164,7 +164,6 @@ def draw_projection(axes: Any, labels: Sequence[str], result: dict[str, Any], di
     axes.set_xlabel(f"first principal component: {result['variance'][0]:.0%} of the variance")
     axes.set_ylabel(f"second: {result['variance'][1]:.0%}")
     axes.set(xticks=[], yticks=[])
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _sense_vectors(folder, word: str, data: str | Path, layer: str | None) -> tuple[list[str], np.ndarray]:
@@ -181,11 +180,6 @@ def _sense_vectors(folder, word: str, data: str | Path, layer: str | None) -> tu
             raise ValueError(f"{example.source}: the model finds no piece in the word {word!r}")
         vectors.append(array[context_words.index(occurrence)])
     return [str(example.label) for example in examples], np.asarray(vectors, np.float64)
-
-
-def _unit(array: np.ndarray) -> np.ndarray:
-    """Vectors of length 1 along the last axis."""
-    return array / np.maximum(np.linalg.norm(array, axis=-1, keepdims=True), 1e-12)
 
 
 def _first_occurrence(word: str, candidates: Sequence[Word]) -> Word | None:

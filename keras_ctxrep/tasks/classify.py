@@ -253,9 +253,7 @@ class LabelTask(TextTask):
             return ({"logits": labels},)
         return {"logits": np.maximum(labels, 0)}, {"logits": (labels >= 0).astype(np.float32)}
 
-    def loss(
-        self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = frozenset(), rows: int = 2
-    ) -> Any:
+    def loss(self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = (), rows: int = 2) -> Any:
         weights = options.class_weights
         if weights == BALANCED:  # as scikit-learn has it: their mean over the training data is 1
             weights = {label: sum(counts.values()) / (len(counts) * count) for label, count in counts.items() if count}

@@ -131,9 +131,7 @@ class Learning(ABC):
         """Keyword arguments of the head that follow from the task's options."""
         return {}
 
-    def loss(
-        self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = frozenset(), rows: int = 2
-    ) -> Any:
+    def loss(self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = (), rows: int = 2) -> Any:
         """The loss of its outputs, a new `keras.losses.Loss`; None: softmax cross-entropy, or that of the CRF.
 
         Args:

@@ -73,9 +73,7 @@ class Multilabel(TextTask):
 
         return heads.classify(encoder, len(bundle.labels), **bundle.head)
 
-    def loss(
-        self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = frozenset(), rows: int = 2
-    ) -> Any:
+    def loss(self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = (), rows: int = 2) -> Any:
         import keras
 
         return keras.losses.BinaryCrossentropy(from_logits=True)

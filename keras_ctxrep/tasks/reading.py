@@ -13,6 +13,8 @@ from keras_ctxrep.text import files
 __all__ = ["Reading", "Record"]
 
 Columns = Mapping[str, str]
+Skipped = list[str] | None  # gets a message for each malformed row, which is left out; None: the first one is raised
+RowExamples = Iterator[tuple[Mapping[str, Any], Any]]  # rows, each with its example
 IN_PYTHON = "the data"  # the source of rows that are Python objects, in messages
 
 
@@ -121,7 +123,7 @@ class Reading(ABC):
         """Field -> names of its column or key in a file; `columns` as in `read`."""
         return {**self.columns, **{field: (name,) for field, name in (columns or {}).items()}}
 
-    def read(self, path: str | Path, columns: Columns | None = None, skipped: list[str] | None = None) -> Iterator[Any]:
+    def read(self, path: str | Path, columns: Columns | None = None, skipped: Skipped = None) -> Iterator[Any]:
         """The examples of a file, one by one.
 
         By the file's suffix, before .gz, .bz2 or .xz:
@@ -151,9 +153,7 @@ class Reading(ABC):
         self.check_columns(columns)
         return self.from_rows(str(path), self.rows(Path(path), columns or {}), columns, skipped)
 
-    def read_unlabelled(
-        self, path: str | Path, columns: Columns | None = None, skipped: list[str] | None = None
-    ) -> Iterator[tuple[Mapping[str, Any], Any]]:
+    def read_unlabelled(self, path: str | Path, columns: Columns | None = None, skipped: Skipped = None) -> RowExamples:
         """The rows of a file, values by name, each with its example, which has no label: none is read.
 
         Arguments and errors are those of `read`; the columns of labels need not exist.
@@ -163,8 +163,8 @@ class Reading(ABC):
         return self.from_unlabelled_rows(str(path), self.rows(Path(path), columns), columns, skipped)
 
     def from_unlabelled_rows(
-        self, source: str, rows: files.FileRows, columns: Columns | None = None, skipped: list[str] | None = None
-    ) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        self, source: str, rows: files.FileRows, columns: Columns | None = None, skipped: Skipped = None
+    ) -> RowExamples:
         """Rows and their examples as in `read_unlabelled`; arguments are those of `from_rows`."""
         columns = self._of_inputs(columns)
         hidden = {name.casefold() for field in self.labelled for name in self.columns[field]} - {*columns.values()}
@@ -174,7 +174,7 @@ class Reading(ABC):
         return {field: name for field, name in (columns or {}).items() if field not in self.labelled}
 
     def from_rows(
-        self, source: str | None, rows: files.FileRows, columns: Columns | None = None, skipped: list[str] | None = None
+        self, source: str | None, rows: files.FileRows, columns: Columns | None = None, skipped: Skipped = None
     ) -> Iterator[Any]:
         """The examples of rows, those that are malformed raised or left out, as `read` does it.
 
@@ -210,9 +210,9 @@ class Reading(ABC):
         source: str | None,
         rows: files.FileRows,
         columns: Columns | None,
-        skipped: list[str] | None,
-        hidden: Collection[str] = (),
-    ) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        skipped: Skipped,
+        hidden: Collection = (),
+    ) -> RowExamples:
         """Rows and their examples, as in `from_rows`; these are made without the values of `hidden`, in lower case."""
         count, first, names, checked = 0, "", self.names(columns), False
         place = IN_PYTHON if source is None else source

@@ -81,9 +81,7 @@ class Regress(TextTask):
 
         return heads.regress(encoder, **bundle.head)
 
-    def loss(
-        self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = frozenset(), rows: int = 2
-    ) -> Any:
+    def loss(self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = (), rows: int = 2) -> Any:
         import keras
 
         return keras.losses.MeanSquaredError()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -98,11 +98,12 @@ class SemanticRoles(Tag):
         if "text" not in row:
             return super().query_of_line(line, pairs)
         text, span = row["text"], row.get("predicate")
+        edges = span if isinstance(span, list) and [type(edge) for edge in span] == [int, int] else [0, 0]
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"text {text!r}: a sentence is needed")
-        if not is_span(span, len(text)):
+        if not 0 <= edges[0] < edges[1] <= len(text):
             raise ValueError(f"predicate {span!r}: [begin, end) in characters of the text is needed")
-        return Query(checked_text(text), None, ((span[0], span[1]),))
+        return Query(checked_text(text), None, ((edges[0], edges[1]),))
 
     def answer(self, bundle: Bundle, words: list[dict], sentence: str) -> dict:
         answer = super().answer(bundle, words, sentence)
@@ -120,16 +121,3 @@ class SemanticRoles(Tag):
         columns = super().shown(example, answer)
         words = [f"[{word}]" if i == example.predicate else word for i, word in enumerate(example.words)]
         return columns | {"input": " ".join(words)}
-
-
-def is_span(span: Any, length: int) -> TypeGuard[list[int]]:
-    """Whether a value is [begin, end) within a text of this length.
-
-    Args:
-        span: any value.
-        length: of the text.
-
-    >>> is_span([1, 3], 3), is_span([3, 3], 3)
-    (True, False)
-    """
-    return isinstance(span, list) and [type(edge) for edge in span] == [int, int] and 0 <= span[0] < span[1] <= length

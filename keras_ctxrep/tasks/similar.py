@@ -179,9 +179,7 @@ class Similar(Task):
 
         return heads.embed(encoder, bundle.pooling, bundle.normalize, bundle.dims)
 
-    def loss(
-        self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = frozenset(), rows: int = 2
-    ) -> Any:
+    def loss(self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = (), rows: int = 2) -> Any:
         from keras_ctxrep import losses
 
         scored = sorted(trait for trait in traits if isinstance(trait, float))

@@ -163,9 +163,7 @@ class Tag(Task, Distillable, LabelsWords):
     def head_options(self, options: Any) -> dict:
         return {"crf": True} if options.crf else {}
 
-    def loss(
-        self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = frozenset(), rows: int = 2
-    ) -> Any:
+    def loss(self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = (), rows: int = 2) -> Any:
         return None if options.crf else cross_entropy(options.label_smoothing)
 
     def labelled_by(self, example: Any, answer: dict) -> Any:

@@ -2,7 +2,7 @@
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ from keras_ctxrep.tasks.answering import Answering
 from keras_ctxrep.tasks.evaluation import Evaluation, Metrics
 from keras_ctxrep.tasks.evaluation import EvaluationReport as EvaluationReport
 from keras_ctxrep.tasks.learning import LABEL_TYPE, Learning
+from keras_ctxrep.tasks.reading import Columns, Skipped
 from keras_ctxrep.text.bundle import Bundle
 
 __all__ = [
@@ -53,9 +54,7 @@ class Task(Learning, Answering, Evaluation, InGraph):
         task.label_type = bundle.settings.get(LABEL_TYPE)
         return task
 
-    def read(
-        self, path: str | Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
-    ) -> Iterator[Any]:
+    def read(self, path: str | Path, columns: Columns | None = None, skipped: Skipped = None) -> Iterator[Any]:
         """The examples of a file, one by one: `Reading.read`."""
         return self.reading.read(path, columns, skipped)
 

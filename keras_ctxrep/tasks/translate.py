@@ -16,10 +16,9 @@ from keras_ctxrep.tasks.reading import Reading, Record
 from keras_ctxrep.tasks.task import Task
 from keras_ctxrep.text import beam, generation_scores, target_tokens
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import Row
+from keras_ctxrep.text.features import Row, padded
 from keras_ctxrep.text.files import checked_text
 from keras_ctxrep.text.target_tokens import TargetTokens
-from keras_ctxrep.text.units import padded
 
 __all__ = ["Options", "Translate", "TranslateOptions", "Translation"]
 
@@ -27,7 +26,6 @@ DECODERS = ("recurrent", "transformer", "convolutional")
 SCORES = ("additive", "dot", "general")
 LARGEST = {"max_length": 4096, "beams": 256}  # that a server is asked for: they take memory
 LOWEST = -1e38  # a score below is that of no text
-TOLERANCE = 1e-3  # of the scores of two engines that give the same text
 
 
 @dataclass(frozen=True)
@@ -168,9 +166,7 @@ class Translate(Task, Searches):
 
         return decoder.by_name(encoder, len(bundle.labels), **bundle.head)
 
-    def loss(
-        self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = frozenset(), rows: int = 2
-    ) -> Any:
+    def loss(self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = (), rows: int = 2) -> Any:
         from keras_ctxrep.losses import CrossEntropy
 
         return {"logits": CrossEntropy(options.label_smoothing)}
@@ -197,9 +193,7 @@ class Translate(Task, Searches):
         loops = {"greedy": partial(searched, tf.constant([1]))}
         return loops | ({"beam": partial(searched, options[1])} if bundle.settings["beams"] > 1 else {})
 
-    def run(
-        self, bundle: Bundle, parts: Mapping[str, Callable]
-    ) -> Callable[[dict[str, np.ndarray]], Mapping[str, Any]]:
+    def run(self, bundle: Bundle, parts: Mapping[str, Callable]) -> Callable:
         loop = parts.get("beam" if bundle.settings["beams"] > 1 else "greedy")
         if loop is not None and bundle.settings.get("in_graph", True):
             return lambda inputs: {"hypotheses": [_hypotheses(*row) for row in _rows(loop(inputs))]}

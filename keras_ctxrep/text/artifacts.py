@@ -22,6 +22,11 @@ TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
 LARGEST = {NAME: 16 << 20, CARD: 16 << 20, VOCAB: 256 << 20, TOKENIZER: 256 << 20}  # bytes of each file that are read
 
 
+def visible(paths: Iterable[Path]) -> list[Path]:
+    """Sorted paths without hidden files, such as the ._NAME that macOS writes beside NAME."""
+    return sorted(path for path in paths if not path.name.startswith("."))
+
+
 def versions(folder: Path) -> list[str]:
     """The names of the SavedModel versions in a folder, ascending."""
     return sorted((child.name for child in folder.iterdir() if child.name.isdecimal()), key=int)

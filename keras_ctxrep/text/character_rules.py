@@ -29,6 +29,10 @@ __all__ = [
 INSIDE, SPACE, APART = range(3)  #: what a character is: of a word, white space, a word of its own
 _BLOCK, _LARGEST = 1 << 14, 1 << 20  # characters that are read at once, at first and at most
 _BETWEEN = chr(0x40000)  # of an empty plane; no rule touches it
+# of static vectors: accents and all else stay
+LOWER_CASE = normalizers.BertNormalizer(
+    clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=True
+)
 
 
 class Casing(NamedTuple):
@@ -124,10 +128,7 @@ def lower_case(chars: Sequence[str]) -> list[str]:
     >>> lower_case(["Σ", "İ"])
     ['σ', 'i̇']
     """
-    rules = normalizers.BertNormalizer(
-        clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=True
-    )
-    return rules.normalize_str(_BETWEEN.join(chars)).split(_BETWEEN)
+    return LOWER_CASE.normalize_str(_BETWEEN.join(chars)).split(_BETWEEN)
 
 
 def enough(tokens: int) -> int:

@@ -12,15 +12,14 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from tokenizers import normalizers
 
 from keras_ctxrep.checks import Range, check
-from keras_ctxrep.text.character_rules import enough
+from keras_ctxrep.text.character_rules import LOWER_CASE, enough
 from keras_ctxrep.text.lengths import longest
 from keras_ctxrep.text.scripts import SHARE_OF_WORDS, UnreadRule, foreign, has_letters, rule_of_pieces, scripts_of
 from keras_ctxrep.text.subwords import SubwordTokenizer
@@ -97,6 +96,8 @@ class Row:
 
 
 MAX_QUESTION = 64  # tokens of a question, as in https://github.com/google-research/bert, run_squad.py
+Texts = Sequence[str | Sequence[str]]  # each a string, or the words of a text that is already split
+Pairs = Sequence[str | None] | None  # the second text of each; None: there are none
 Span = tuple[int, int]
 Marks = Sequence[Sequence[Span]]  # the marked spans of each text: in characters, or in words if it was already split
 
@@ -123,17 +124,11 @@ class Features(Protocol):
     padding: Mapping[str, int] = MappingProxyType({})
 
     @abstractmethod
-    def __call__(self, texts: Sequence[str | Sequence[str]], *args: Any, **options: Any) -> dict[str, np.ndarray]:
+    def __call__(self, texts: Texts, *args: Any, **options: Any) -> dict[str, np.ndarray]:
         """One batch of texts, and of the second texts of pairs where they are read."""
 
     @abstractmethod
-    def encode(
-        self,
-        texts: Sequence[str | Sequence[str]],
-        pairs: Sequence[str | None] | None = None,
-        offsets: bool = False,
-        marks: Marks | None = None,
-    ) -> list[Row]:
+    def encode(self, texts: Texts, pairs: Pairs = None, offsets: bool = False, marks: Marks | None = None) -> list[Row]:
         """A row of each text or pair, with offsets if requested, and the positions of the marked spans."""
 
     @abstractmethod
@@ -141,7 +136,7 @@ class Features(Protocol):
         """One batch, padded to the longest row, or to `length`."""
 
     @abstractmethod
-    def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
+    def text_windows(self, texts: Texts, stride: int) -> list[list[Row]]:
         """Each text in overlapping windows of `max_length` tokens, see `window_begins`."""
 
     @abstractmethod
@@ -216,23 +211,48 @@ def check_sentences(sentences: Iterable[str]) -> None:
         raise TypeError(f"sentences={sentences[:60]!r}: one string; give a list of sentences, or the lines of a file")
 
 
-class WordRows(Features):
+class TextRows(Features):
+    """Features of a row of tokens for each text, between the `markers`."""
+
+    @abstractmethod
+    def tokens(self, texts: Texts) -> Iterable[Sequence]:
+        """The tokens of each text, whole and without markers."""
+
+    def marked(self, tokens: Sequence) -> Row:
+        """The row of some tokens, with its markers."""
+        return Row([*tokens])
+
+    def text_windows(self, texts: Texts, stride: int) -> list[list[Row]]:
+        """Each text in overlapping windows of `max_length` tokens with the markers, see `window_begins`.
+
+        >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+        >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "a", "b", "c"]), max_length=4)
+        >>> [row.tokens for row in features.text_windows(["a b c"], stride=1)[0]]
+        [[2, 5, 6, 3], [2, 6, 7, 3]]
+        """
+        room = self.max_length - sum(self.markers)
+        return [
+            [self.marked(tokens[begin : begin + room]) for begin in window_begins(len(tokens), room, stride)]
+            for tokens in self.tokens(check_texts(texts))
+        ]
+
+    def positions(self, row: Row) -> list[int | None]:
+        """The `starts` of a row, or without them the position of each token of the text."""
+        before, after = self.markers
+        return row.starts or [*range(before, len(row) - after)]
+
+
+class WordRows(TextRows):
     """Features of words: rows of words and batches of them; subclasses define the ids of a word."""
 
     letters: int  # of a word that are read
     width = 0  # character ids of a word, if there are any
     ngrams: tuple[int, int, int] | None = None
 
-    def __call__(self, texts: Sequence[str | Sequence[str]], length: int | None = None) -> dict[str, np.ndarray]:
+    def __call__(self, texts: Texts, length: int | None = None) -> dict[str, np.ndarray]:
         return self.collate(self.encode(texts), length)
 
-    def encode(
-        self,
-        texts: Sequence[str | Sequence[str]],
-        pairs: Sequence[str | None] | None = None,
-        offsets: bool = False,
-        marks: Marks | None = None,
-    ) -> list[Row]:
+    def encode(self, texts: Texts, pairs: Pairs = None, offsets: bool = False, marks: Marks | None = None) -> list[Row]:
         """Rows of words, with their offsets if requested, and the word positions of the marked spans."""
         texts = check_texts(texts)
         if pairs is not None and any(pair is not None for pair in pairs):
@@ -258,25 +278,16 @@ class WordRows(Features):
         return rows
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
-        """One batch, padded to the longest row, or to `length`."""
-        mask = _mask(rows, length, self.max_length)
+        mask = _mask([row.tokens for row in rows], length, self.max_length)
         word_ids = self.ids([word for row in rows for word in row.tokens])
         ids = np.zeros((*mask.shape, *word_ids.shape[1:]), np.int32)
         ids[mask.astype(bool)] = word_ids
         return {self.keys[0]: ids, "mask": mask} | marks_of(rows)
 
-    def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
-        """Each text in overlapping windows of `max_length` words, see `window_begins`."""
-        texts = check_texts(texts)
-        windows = []
-        for text in texts:
-            tokens = [word.text for word in words(text)] if isinstance(text, str) else list(text)
-            begins = window_begins(len(tokens), self.max_length, stride)
-            windows.append([Row(tokens[begin : begin + self.max_length]) for begin in begins])
-        return windows
+    def tokens(self, texts: Texts) -> Iterable[Sequence]:
+        return ([word.text for word in words(text)] if isinstance(text, str) else text for text in texts)
 
     def token_spans(self, texts: Sequence[str]) -> list[tuple[list[Span], list[Span]]]:
-        """Where each token of a text stands, and the word that it is of, in characters."""
         spans = [[(word.start, word.end) for word in words(text)] for text in texts]
         return [(tokens, tokens) for tokens in spans]
 
@@ -405,11 +416,7 @@ class StaticFeatures(WordRows):
         self._lines, self.max_length, self.ngrams = line_numbers(vocab, self.MARKERS), max_length, ngrams
         self.letters = max(letters_read(vocab), self.MAX_WORD if ngrams else 0)
         self.keys = ("word_ids" if ngrams is None else "subword_ids", "mask")
-        self._normalizer = None
-        if lowercase:
-            self._normalizer = normalizers.BertNormalizer(
-                clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=True
-            )
+        self._normalizer = LOWER_CASE if lowercase else None
         self._rows: dict[str, list[int]] = {}  # cache of up to 100,000 words
 
     def normalized(self, words: Sequence[str]) -> Sequence[str]:
@@ -496,7 +503,6 @@ class CharacterAndWordFeatures(WordRows):
         return self.characters.ids(words)
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
-        """One batch, padded to the longest row, or to `length`."""
         batch = self.characters.collate(rows, length) | self.words.collate(rows, length)
         return {key: batch[key] for key in self.keys} | marks_of(rows)
 
@@ -542,7 +548,7 @@ class _Pieces(NamedTuple):
     words: list[tuple[int, int]] | None = None
 
 
-class WordPieceFeatures(Features):
+class WordPieceFeatures(TextRows):
     """BERT's input from texts, pairs of texts, or sentences already split into words.
 
     [CLS] text [SEP], or [CLS] text [SEP] pair [SEP], with the special tokens of the vocabulary; if this is too long,
@@ -588,21 +594,10 @@ class WordPieceFeatures(Features):
         self.keys = ("token_ids", "segment_ids", "mask", *(("starts",) if starts else ()))
         self.padding = {"token_ids": wordpiece.pad}
 
-    def __call__(
-        self,
-        texts: Sequence[str | Sequence[str]],
-        pairs: Sequence[str | None] | None = None,
-        length: int | None = None,
-    ) -> dict[str, np.ndarray]:
+    def __call__(self, texts: Texts, pairs: Pairs = None, length: int | None = None) -> dict[str, np.ndarray]:
         return self.collate(self.encode(texts, pairs), length)
 
-    def encode(
-        self,
-        texts: Sequence[str | Sequence[str]],
-        pairs: Sequence[str | None] | None = None,
-        offsets: bool = False,
-        marks: Marks | None = None,
-    ) -> list[Row]:
+    def encode(self, texts: Texts, pairs: Pairs = None, offsets: bool = False, marks: Marks | None = None) -> list[Row]:
         """Rows of piece ids, with their offsets if requested, and the piece positions of the marked spans.
 
         Raises:
@@ -643,25 +638,17 @@ class WordPieceFeatures(Features):
         ]
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
-        """One batch, padded to the longest row, or to `length`."""
-        mask = _mask(rows, length, self.max_length)
-        real = mask.astype(bool)
-        token_ids = np.full(mask.shape, self.wordpiece.pad, np.int32)
-        token_ids[real] = [*chain.from_iterable(row.tokens for row in rows)]
+        ids, mask = padded([row.tokens for row in rows], length, self.max_length, self.wordpiece.pad).values()
         firsts = np.array([row.first for row in rows], np.int32).reshape(-1, 1)
         of_pair = np.arange(mask.shape[1]) >= firsts if self._separators == 1 else False  # RoBERTa's have one segment
         segment_ids = np.where(of_pair, mask, 0)
         for index, row in enumerate(rows if self.indicate else ()):
             for begin, end in row.marks or ():
                 segment_ids[index, begin:end] = 1
-        batch = {"token_ids": token_ids, "segment_ids": segment_ids, "mask": mask}
+        batch = {"token_ids": ids, "segment_ids": segment_ids, "mask": mask}
         if self.starts:
             batch["starts"] = starts_of(rows)
         return batch if self.indicate else batch | marks_of(rows)
-
-    def positions(self, row: Row) -> list[int | None]:
-        """The position of each word's first piece in a row, None if it has none; without starts, of each piece."""
-        return row.starts or [*range(1, len(row) - 1)]
 
     def windows(self, questions: Sequence[str], contexts: Sequence[str], stride: int = 128) -> list[list[Row]]:
         """Each question with overlapping windows of its context: [CLS] question [SEP] window [SEP], with offsets.
@@ -686,8 +673,6 @@ class WordPieceFeatures(Features):
         """
         cls, sep = (Piece(marker, 0, 0, 0) for marker in (self.wordpiece.cls, self.wordpiece.sep))
         between = [sep] * self._separators
-        if stride < 1:
-            raise ValueError(f"stride={stride}: at least 1")
         windows = []
         asked = self.wordpiece.encode_batch(questions, self.max_question)
         for question, context in zip(asked, self.wordpiece.encode_batch(contexts), strict=True):
@@ -704,29 +689,16 @@ class WordPieceFeatures(Features):
             windows.append(rows)
         return windows
 
-    def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
-        """Each text in overlapping windows, [CLS] window [SEP], see `window_begins`.
-
-        >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
-        >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "a", "b", "c"]), max_length=4)
-        >>> [row.tokens for row in features.text_windows(["a b c"], stride=1)[0]]
-        [[2, 5, 6, 3], [2, 6, 7, 3]]
-        """
-        texts = check_texts(texts)
-        room, (cls, sep) = self.max_length - 2, (self.wordpiece.cls, self.wordpiece.sep)
+    def tokens(self, texts: Texts) -> Iterable[Sequence]:
         tokenize, of_words = self.wordpiece.ids_batch, self.wordpiece.of_words.ids_batch
-        ids_of_strings = iter(tokenize([text for text in texts if isinstance(text, str)]))
-        windows = []
-        for text in texts:
-            ids = next(ids_of_strings) if isinstance(text, str) else _pieces_of_words(of_words, text).pieces
-            parts = [ids[begin : begin + room] for begin in window_begins(len(ids), room, stride)]
-            windows.append([Row([cls, *part, sep], first=len(part) + 2) for part in parts])
-        return windows
+        strings = iter(tokenize([text for text in texts if isinstance(text, str)]))
+        return (next(strings) if isinstance(text, str) else _pieces_of_words(of_words, text).pieces for text in texts)
+
+    def marked(self, tokens: Sequence) -> Row:
+        return Row([self.wordpiece.cls, *tokens, self.wordpiece.sep], first=len(tokens) + 2)
 
     def token_spans(self, texts: Sequence[str]) -> list[tuple[list[Span], list[Span]]]:
-        """Where each token of a text stands, and the word that it is of, in characters."""
-        tokenized = self.wordpiece.encode_batch(texts)
-        return [([(piece.start, piece.end) for piece in pieces], words_of_pieces(pieces)) for pieces in tokenized]
+        return [*map(spans_of_pieces, self.wordpiece.encode_batch(texts))]
 
     def unread_rule(self, scripts: Collection[str]) -> UnreadRule:
         return rule_of_pieces(self.wordpiece.readable, self.wordpiece.unk, 2)
@@ -795,17 +767,9 @@ def words_of_pieces(pieces: Sequence[Piece]) -> list[Span]:
     return [(begins[piece.word], ends[piece.word]) for piece in pieces]
 
 
-def window_step(room: int, stride: int) -> int:
-    """Pieces from the start of one window to the next: `stride`, or half of `room` if `stride` is not below it.
-
-    Args:
-        room: pieces of a window.
-        stride: pieces, as chosen.
-
-    >>> window_step(300, 128), window_step(110, 128), window_step(1, 128)
-    (128, 55, 1)
-    """
-    return stride if stride < room else max(1, room // 2)
+def spans_of_pieces(pieces: Sequence[Piece]) -> tuple[list[Span], list[Span]]:
+    """(start, end) of each piece of a text, and of the word that it is of."""
+    return [(piece.start, piece.end) for piece in pieces], words_of_pieces(pieces)
 
 
 def window_begins(size: int, room: int, stride: int) -> range:
@@ -814,12 +778,17 @@ def window_begins(size: int, room: int, stride: int) -> range:
     Args:
         size: tokens of the text.
         room: tokens of a window; the last one may have fewer.
-        stride: tokens from one window to the next, as in `window_step`.
+        stride: tokens from one window to the next; half of `room` if `stride` is not below it, so that they overlap.
 
-    >>> [*window_begins(10, 4, 2)], [*window_begins(0, 4, 2)]
-    ([0, 2, 4, 6], [0])
+    Raises:
+        ValueError: `stride` is below 1.
+
+    >>> [*window_begins(10, 4, 2)], [*window_begins(0, 4, 2)], window_begins(600, 110, 128).step
+    ([0, 2, 4, 6], [0], 55)
     """
-    step = window_step(room, stride)
+    if stride < 1:
+        raise ValueError(f"stride={stride}: at least 1")
+    step = stride if stride < room else max(1, room // 2)
     return range(0, max(size - room, 0) + step, step)
 
 
@@ -896,8 +865,29 @@ def truncate_pair(first: list, second: list | None, room: int) -> tuple[list, li
     return first[:keep_first], second[: room - keep_first]
 
 
-def _mask(rows: Sequence[Row], length: int | None, most: int) -> np.ndarray:
-    sizes = [len(row.tokens) for row in rows]
+def padded(
+    rows: Sequence[Sequence[int]], length: int | None = None, most: int | None = None, pad: int = 0
+) -> dict[str, np.ndarray]:
+    """{"token_ids", "mask"}, int32 (B, T), of rows of ids.
+
+    Args:
+        rows: the ids of each.
+        length: tokens of a row; None: as many as the longest has.
+        most: tokens that a row may have.
+        pad: the id of padding.
+
+    >>> padded([[5], [6, 7]])["mask"].tolist()
+    [[1, 0], [1, 1]]
+    """
+    mask = _mask(rows, length, most)
+    ids = np.full(mask.shape, pad, np.int32)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row
+    return {"token_ids": ids, "mask": mask}
+
+
+def _mask(rows: Sequence[Sequence], length: int | None, most: int | None) -> np.ndarray:
+    sizes = [len(row) for row in rows]
     length = longest(sizes, most) if length is None else length
     if sizes and max(sizes) > length:
         raise ValueError(f"a row of {max(sizes)} tokens does not fit into length={length}; encode with that max_length")

@@ -41,6 +41,7 @@ __all__ = [
 
 NAME = "index.json"
 FORMAT = 1
+BATCH = 4096  # vectors that are written at a time
 STORAGES = ("float32", "float16", "int8")
 _KINDS = {"vectors": "npy", "codes": "npy", "scales": "npy", "offsets": "npy", "rows": "jsonl", "graph": "bin"}
 _FILE = re.compile(rf"({'|'.join(_KINDS)})\.\d{{1,18}}\.({'|'.join({*_KINDS.values()})})")
@@ -228,7 +229,8 @@ def write(
         raise ValueError(f"{folder}: a folder with other files and without {NAME}; name another folder")
     try:
         with lock_folder(folder), temporary_folder(folder) as work:
-            version = 1 + _last_version(folder)
+            names = [path.name for path in folder.iterdir() if _FILE.fullmatch(path.name)]  # of a killed writer too
+            version = 1 + max((int(name.split(".")[1]) for name in names), default=0)
             if replaces is not None and is_index(folder) and manifest_of(folder) != replaces:
                 raise ValueError(
                     f"{folder}: another process has written it meanwhile; it was left so: open the index again, or "
@@ -268,12 +270,6 @@ def write(
             folder.rmdir()
         raise
     return manifest
-
-
-def _last_version(folder: Path) -> int:
-    """The highest number in the names of files, those of a writer that was killed too."""
-    names = [path.name for path in folder.iterdir() if _FILE.fullmatch(path.name)]
-    return max((int(name.split(".")[1]) for name in names), default=0)
 
 
 def _write_rows(
@@ -453,16 +449,12 @@ def _array(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
-def batches_of(
-    vectors: np.ndarray, rows: Sequence[IndexRow], size: int = 4096
-) -> Iterator[tuple[np.ndarray, list[IndexRow]]]:
+def batches_of(vectors: np.ndarray, rows: Sequence[IndexRow]) -> Iterator[tuple[np.ndarray, Sequence[IndexRow]]]:
     """Vectors and rows in batches for `write`.
 
     Args:
         vectors: float32 (N, D).
         rows: one for each.
-        size: vectors of a batch.
     """
-    for begin in range(0, len(rows), size):
-        numbers = range(begin, min(begin + size, len(rows)))
-        yield np.asarray(vectors[begin : begin + size], np.float32), [rows[number] for number in numbers]
+    for begin in range(0, len(rows), BATCH):
+        yield np.asarray(vectors[begin : begin + BATCH], np.float32), rows[begin : begin + BATCH]

@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from keras_ctxrep.text.features import MAX_QUESTION, Features, Marks, Row, Span, check_texts, window_begins
+from keras_ctxrep.text.features import (
+    MAX_QUESTION,
+    Features,
+    Marks,
+    Pairs,
+    Row,
+    Span,
+    Texts,
+    check_texts,
+    window_begins,
+)
 from keras_ctxrep.text.scripts import UnreadRule
 
 __all__ = ["APART", "PAIR", "PairFeatures"]
@@ -46,13 +56,7 @@ class PairFeatures(Features):
     def __call__(self, texts: Sequence[str], pairs: Sequence[str], length: int | None = None) -> dict[str, np.ndarray]:
         return self.collate(self.encode(texts, pairs), length)
 
-    def encode(
-        self,
-        texts: Sequence[str | Sequence[str]],
-        pairs: Sequence[str | None] | None = None,
-        offsets: bool = False,
-        marks: Marks | None = None,
-    ) -> list[Row]:
+    def encode(self, texts: Texts, pairs: Pairs = None, offsets: bool = False, marks: Marks | None = None) -> list[Row]:
         """Rows of both texts, each cut at `max_length`.
 
         Raises:
@@ -88,8 +92,6 @@ class PairFeatures(Features):
         >>> [(row.pair.tokens, row.context, row.offsets) for row in features.windows(["c"], ["a b c"], stride=1)[0]]
         [(['a', 'b'], range(1, 3), [(0, 0), (0, 1), (2, 3)]), (['b', 'c'], range(1, 3), [(0, 0), (2, 3), (4, 5)])]
         """
-        if stride < 1:
-            raise ValueError(f"stride={stride}: at least 1")
         before, after = self.features.markers
         room, around = self.max_length - before - after, [(0, 0)] * (1 + before)
         windows = []
@@ -114,12 +116,11 @@ class PairFeatures(Features):
         second = self.features.collate([row.pair or Row([]) for row in rows], pairs)
         return batch | {PAIR + name: values for name, values in second.items()}
 
-    def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
+    def text_windows(self, texts: Texts, stride: int) -> list[list[Row]]:
         """Single texts in overlapping windows, as the encoder's features have it."""
         return self.features.text_windows(texts, stride)
 
     def token_spans(self, texts: Sequence[str]) -> list[tuple[list[Span], list[Span]]]:
-        """Where each token of a text stands, and the word that it is of, in characters."""
         return self.features.token_spans(texts)
 
     def positions(self, row: Row) -> list[int | None]:

@@ -32,6 +32,10 @@ AGREEMENT = 0.95  # least cosine of the vectors of one encoder in two formats, o
 SAME = 0.9999  # the same of one encoder saved twice
 
 
+Strings = Sequence[str] | None  # one for each row, if there are any
+Fields = Sequence[Mapping[str, Any]] | None
+
+
 class Encoder(Protocol):
     """What turns texts into vectors: a `Model` of `keras_ctxrep.load`, or whatever has these two."""
 
@@ -257,9 +261,9 @@ class Index:
     def __init__(
         self,
         vectors: Any,
-        texts: Sequence[str] | None = None,
-        ids: Sequence[str] | None = None,
-        fields: Sequence[Mapping[str, Any]] | None = None,
+        texts: Strings = None,
+        ids: Strings = None,
+        fields: Fields = None,
         *,
         storage: str = "float32",
         encoder: Encoder | None = None,
@@ -281,8 +285,8 @@ class Index:
         cls,
         texts: Sequence[str],
         encoder: Encoder,
-        ids: Sequence[str] | None = None,
-        fields: Sequence[Mapping[str, Any]] | None = None,
+        ids: Strings = None,
+        fields: Fields = None,
         storage: str = "float32",
         role: str | None = None,
     ) -> "Index":
@@ -388,13 +392,7 @@ class Index:
             for best in zip(rows.tolist(), scores.tolist(), strict=True)
         ]
 
-    def add(
-        self,
-        vectors: Any,
-        texts: Sequence[str] | None = None,
-        ids: Sequence[str] | None = None,
-        fields: Sequence[Mapping[str, Any]] | None = None,
-    ) -> None:
+    def add(self, vectors: Any, texts: Strings = None, ids: Strings = None, fields: Fields = None) -> None:
         """Adds rows at the end; arguments and errors are those of the class. All of the index is in memory then."""
         vectors = unit(vectors, "vector")
         rows = _rows(len(vectors), texts, ids, fields)
@@ -539,12 +537,7 @@ def identity(encoder: Encoder | None, role: str | None = None) -> dict[str, Any]
     return values | ({} if role is None else {"role": role, "prefix": bundle.of_encoder().prefix(role)})
 
 
-def _rows(
-    count: int,
-    texts: Sequence[str] | None,
-    ids: Sequence[str] | None,
-    fields: Sequence[Mapping[str, Any]] | None,
-) -> Iterator[IndexRow]:
+def _rows(count: int, texts: Strings, ids: Strings, fields: Fields) -> Iterator[IndexRow]:
     """The rows of columns, of which each has `count` values if it is given."""
     for name, column in (("texts", texts), ("ids", ids), ("fields", fields)):
         if column is not None and len(column) != count:

@@ -10,17 +10,20 @@ from keras_ctxrep.text.character_rules import Casing, enough, placed, shortened
 from keras_ctxrep.text.features import (
     Features,
     Marks,
+    Pairs,
     Row,
     Span,
+    TextRows,
+    Texts,
     check_texts,
     letters_read,
     marks_of,
+    padded,
+    spans_of_pieces,
     starts_of,
     tokens_in_span,
-    window_begins,
     words_of_pieces,
 )
-from keras_ctxrep.text.lengths import longest
 from keras_ctxrep.text.pretraining import WHOLE, BpttSegment, Vocabulary
 from keras_ctxrep.text.scripts import SHARE, SHARE_OF_WORDS, UnreadRule, rule_of_pieces
 from keras_ctxrep.text.subwords import SubwordTokenizer
@@ -31,7 +34,7 @@ __all__ = ["UNITS", "SentenceTokens", "SubwordTokens", "TokenFeatures", "token_b
 UNITS = ("words", "pieces", "characters")
 
 
-class TokenFeatures(Features):
+class TokenFeatures(TextRows):
     """Texts as ids of tokens, and ids as text.
 
     A text is one or several lines. Before the first one and after each stands one mark, the end of a line: what is
@@ -78,7 +81,7 @@ class TokenFeatures(Features):
             self.never = [0, 2]  #: ids that are not generated
         self._letters = max(letters_read(self.vocab), WordPiece.MAX_WORD + 1)
 
-    def __call__(self, texts: Sequence[str | Sequence[str]], length: int | None = None) -> dict[str, np.ndarray]:
+    def __call__(self, texts: Texts, length: int | None = None) -> dict[str, np.ndarray]:
         return self.collate(self.encode(texts), length)
 
     def ids(self, lines: Sequence[str]) -> list[list[int]]:
@@ -95,13 +98,7 @@ class TokenFeatures(Features):
         """
         return [token for line in self.ids(text.split("\n")) for token in (self.end, *line)]
 
-    def encode(
-        self,
-        texts: Sequence[str | Sequence[str]],
-        pairs: Sequence[str | None] | None = None,
-        offsets: bool = False,
-        marks: Marks | None = None,
-    ) -> list[Row]:
+    def encode(self, texts: Texts, pairs: Pairs = None, offsets: bool = False, marks: Marks | None = None) -> list[Row]:
         """Rows of ids, cut at `max_length`, with their offsets if requested, and the positions of the marked spans.
 
         Raises:
@@ -231,26 +228,21 @@ class TokenFeatures(Features):
             tokens += [Piece(id, 0, len(word), number) for id in ids]
         return tokens
 
-    def positions(self, row: Row) -> list[int | None]:
-        """The position of each word's last token in a row, None if it has none; without starts, of each token."""
-        return row.starts or [*range(1, len(row))]
+    def tokens(self, texts: Texts) -> Iterable[Sequence]:
+        for text in texts:
+            ids = self.prompt(text) if isinstance(text, str) else [token.id for token in self._read_words(text)]
+            yield ids[self.markers[0] :]
 
-    def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
-        """Each text in overlapping windows, the mark and up to `max_length` - 1 tokens, see `window_begins`.
+    def marked(self, tokens: Sequence) -> Row:
+        """The row of some tokens, with its mark.
 
         >>> features = TokenFeatures("characters", ["<S>", "</S>", "<UNK>", "a", "b"], max_length=3)
         >>> [row.tokens for row in features.text_windows(["aab"], stride=1)[0]]
         [[1, 3, 3], [1, 3, 4]]
         """
-        room, windows = self.max_length - 1, []
-        for text in check_texts(texts):
-            ids = self.prompt(text) if isinstance(text, str) else [token.id for token in self._read_words(text)]
-            begins = (1 + begin for begin in window_begins(len(ids) - 1, room, stride))
-            windows.append([Row([self.end, *ids[begin : begin + room]]) for begin in begins])
-        return windows
+        return Row([*[self.end] * self.markers[0], *tokens])
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
-        """One batch, padded to the longest row, or to `length`."""
         batch = padded([row.tokens for row in rows], length, self.max_length) | marks_of(rows)
         return batch | {"starts": starts_of(rows)} if self.starts else batch
 
@@ -366,22 +358,7 @@ class SubwordTokens(TokenFeatures):
         return tokens or [self._mark]
 
     def token_spans(self, texts: Sequence[str]) -> list[tuple[list[Span], list[Span]]]:
-        """Where each token of a text stands, and the word that it is of, in characters."""
-        read = [self.wordpiece.encode(text) or [self._mark] for text in texts]
-        return [([(piece.start, piece.end) for piece in pieces], words_of_pieces(pieces)) for pieces in read]
-
-    def positions(self, row: Row) -> list[int | None]:
-        """The position of each word's last token in a row, None if it has none; without starts, of each token."""
-        return row.starts or [*range(len(row))]
-
-    def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
-        """Each text in overlapping windows of `max_length` tokens, see `window_begins`."""
-        windows = []
-        for text in check_texts(texts):
-            ids = self.prompt(text) if isinstance(text, str) else [token.id for token in self._read_words(text)]
-            begins = window_begins(len(ids), self.max_length, stride)
-            windows.append([Row(ids[begin : begin + self.max_length]) for begin in begins])
-        return windows
+        return [spans_of_pieces(self.wordpiece.encode(text) or [self._mark]) for text in texts]
 
     def unread_rule(self, scripts: Collection[str]) -> UnreadRule:
         return rule_of_pieces(self.wordpiece.readable, self.unknown, 0)
@@ -456,30 +433,6 @@ def split(line: str, units: str) -> list[str]:
     (['a', 'b'], ['a', ' ', 'b'])
     """
     return split_words(line) if units == "words" else list(line)
-
-
-def padded(rows: Sequence[Sequence[int]], length: int | None = None, most: int | None = None) -> dict[str, np.ndarray]:
-    """{"token_ids", "mask"}, int32 (B, T), of rows of ids.
-
-    Args:
-        rows: the ids of each.
-        length: tokens of a row; None: as many as the longest has.
-        most: tokens that a row may have.
-
-    >>> padded([[5], [6, 7]])["mask"].tolist()
-    [[1, 0], [1, 1]]
-    """
-    sizes = np.array([len(row) for row in rows], np.int32)
-    length = longest(sizes.tolist(), most) if length is None else length
-    if sizes.max(initial=0) > length:
-        raise ValueError(
-            f"a row of {sizes.max()} tokens does not fit into length={length}; encode with that max_length"
-        )
-    mask = (np.arange(length) < sizes[:, None]).astype(np.int32)
-    ids = np.zeros(mask.shape, np.int32)
-    for index, row in enumerate(rows):
-        ids[index, : len(row)] = row
-    return {"token_ids": ids, "mask": mask}
 
 
 def token_batch(batch: Sequence[BpttSegment], part: slice = WHOLE, sampled: bool = False) -> tuple[dict, dict, dict]:

@@ -16,7 +16,7 @@ from keras_ctxrep import places
 from keras_ctxrep.atomic import sha256, temporary_folder
 from keras_ctxrep.checks import printable
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.artifacts import NAME, part
+from keras_ctxrep.text.artifacts import NAME, part, visible
 from keras_ctxrep.zoo import folders, hub
 from keras_ctxrep.zoo.download import fetch, unpack
 from keras_ctxrep.zoo.entries import PATTERNS, Entry, lookup
@@ -244,7 +244,7 @@ def _check(entry: Entry, source: Path, work: Path) -> tuple[Path, dict[str, str]
         unpack(source, work / "files", _largest(entry))
         source = work / "files"
     if source.is_dir() and _format(source) is None:
-        inside = [folder for folder in _visible(source.iterdir()) if folder.name != "__MACOSX" and _format(folder)]
+        inside = [folder for folder in visible(source.iterdir()) if folder.name != "__MACOSX" and _format(folder)]
         if len(inside) != 1:
             state = f"; in several folders: {', '.join(folder.name for folder in inside)}" if inside else ""
             patterns = ", ".join(pattern for patterns in PATTERNS.values() for pattern in patterns)
@@ -254,7 +254,7 @@ def _check(entry: Entry, source: Path, work: Path) -> tuple[Path, dict[str, str]
     if form == entry.format:
         hashes |= _hashes(entry, [folder / name for name in {*names, *entry.sha256}])
     if not hashes:  # at least the weights, for the report
-        weights = [path for pattern in PATTERNS[form] for path in _visible(folder.glob(pattern))]
+        weights = [path for pattern in PATTERNS[form] for path in visible(folder.glob(pattern))]
         hashes = {path.name: sha256(path) for path in (weights if source.is_dir() else [source])}
     verified = bool(entry.sha256) and form == entry.format and entry.sha256.items() <= hashes.items()
     return source, hashes, verified
@@ -273,15 +273,10 @@ def _hashes(entry: Entry, files: Iterable[Path]) -> dict[str, str]:
     return hashes
 
 
-def _visible(paths: Iterable[Path]) -> list[Path]:
-    """Without hidden ones, such as the ._NAME that macOS writes beside NAME."""
-    return sorted(path for path in paths if not path.name.startswith("."))
-
-
 def _format(path: Path) -> str | None:
     """The format of a weight file, or of the weights in a folder."""
     for name, patterns in PATTERNS.items():
-        if any(path.match(pattern) if path.is_file() else _visible(path.glob(pattern)) for pattern in patterns):
+        if any(path.match(pattern) if path.is_file() else visible(path.glob(pattern)) for pattern in patterns):
             return name
     return None
 

@@ -84,19 +84,8 @@ class Entry:
 
     def as_dict(self) -> dict:
         """What `ctxrep zoo show` prints."""
-        names = (
-            "name",
-            "family",
-            "size",
-            "parameters",
-            "casing",
-            "vocabulary_size",
-            "licence",
-            "format",
-            "urls",
-            "sha256",
-        )
-        values = {name: getattr(self, name, None) for name in (*names, "citation", "base", "use", "note", "figures")}
+        names = "name family size parameters casing vocabulary_size licence format urls sha256 citation base use note"
+        values = {name: getattr(self, name, None) for name in (*names.split(), "figures")}
         return values | {"size": self.name.partition("/")[0], "urls": list(self.urls)}
 
 

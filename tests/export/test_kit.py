@@ -248,7 +248,7 @@ def test_model_cards(tmp_path):
 @pytest.mark.parametrize("content", ["", "[]", "{"])
 def test_runs_that_cannot_be_read(content, tmp_path):
     (tmp_path / "run.json").write_text(content)
-    assert kit.run_of(tmp_path) == kit.run_of(None) == kit.run_of(tmp_path / "none") == {}
+    assert kit.history.record(tmp_path) == kit.history.record(tmp_path / "none") == {}
 
 
 def test_a_configuration_that_is_not_utf_8(tiny_model, tmp_path):

@@ -20,7 +20,7 @@ from tokenizers.normalizers import BertNormalizer
 from keras_ctxrep import tasks
 from keras_ctxrep.tasks.answer import answers_in_graph
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import Reads, window_step, words_of_pieces
+from keras_ctxrep.text.features import Reads, window_begins, words_of_pieces
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece, words
 from keras_ctxrep_export.text_ops import Windows, features, in_parts
 from keras_ctxrep_export.words import lowered, split
@@ -515,7 +515,7 @@ def test_text_windows(family, max_length):
         (whole,) = replace(bundle, max_length=1000).features.encode([text])
         tokens = whole.tokens[1:-1] if family == "bert" else whole.tokens
         room = max_length - 2 if family == "bert" else max_length
-        step, joined = window_step(room, stride), []
+        step, joined = window_begins(0, room, stride).step, []
         for row in own:
             joined = joined[: len(joined) - max(0, room - step) if joined else 0]
             joined += row.tokens[1:-1] if family == "bert" else row.tokens

@@ -108,7 +108,7 @@ def measured(
             rows[-1]["quality_difference"] = measured["quality"] - rows[0]["quality"]
             own = task.compute_metrics(examples, answers, labels).statistic
             reference = reference or own
-            rows[-1]["quality_interval"] = _interval(own, reference, len(examples))
+            rows[-1]["quality_interval"] = interval(own, reference, len(examples))
     return rows
 
 
@@ -124,8 +124,13 @@ def check_labels(task: Task, bundle: Bundle, examples: Sequence[Any]) -> None:
     warn_of_unseen(Counter(itertools.chain.from_iterable(used)), "the data")
 
 
-def _interval(own: Callable, reference: Callable, count: int) -> tuple[float, float]:
-    """The interval of the difference of two engines' figures, of the same examples in each resample."""
+def interval(own: Callable, reference: Callable, count: int) -> tuple[float, float]:
+    """The interval of the difference of two models' figures, of the same examples in each resample.
+
+    Args:
+        own, reference: from the indices of examples to the figure, as `tasks.evaluation.Metrics.statistic`.
+        count: of examples.
+    """
     return scores.bootstrap(lambda drawn: own(drawn) - reference(drawn), count)
 
 

@@ -111,19 +111,15 @@ def _keep_output(graph: Any, signature: Any, name: str) -> None:
 def _add_probabilities(model: Any, signature: Any, task: Task) -> None:
     """Appends the operator from logits to probabilities, whose output replaces the logits."""
     (graph,), (output,), schema = model.subgraphs, signature.outputs, weights.schema()
-    logits, softmax = graph.tensors[output.tensorIndex], task.activation == "softmax"
-    tensor, operator = schema.TensorT(), schema.OperatorT()
-    tensor.name, tensor.shape, tensor.type, tensor.buffer = PROBABILITIES, logits.shape, logits.type, 0
-    operator.opcodeIndex = weights.operator_code(model, "SOFTMAX" if softmax else "LOGISTIC")
-    operator.inputs, operator.outputs = [output.tensorIndex], [len(graph.tensors)]
-    if softmax:
-        operator.builtinOptionsType = schema.BuiltinOptions.SoftmaxOptions
-        operator.builtinOptions = schema.SoftmaxOptionsT()
-        operator.builtinOptions.beta = 1.0
-    graph.operators.append(operator)
-    graph.tensors.append(tensor)
-    graph.outputs = operator.outputs
-    output.name, output.tensorIndex = PROBABILITIES, len(graph.tensors) - 1
+    logits, writer = output.tensorIndex, weights.Writer(model)
+    kind, options = "LOGISTIC", ()
+    if task.activation == "softmax":
+        kind, options = "SOFTMAX", ("SoftmaxOptions", schema.SoftmaxOptionsT())
+        options[1].beta = 1.0
+    output.name = PROBABILITIES
+    output.tensorIndex = writer.add(graph, PROBABILITIES.encode(), graph.tensors[logits].shape, "FLOAT32")
+    graph.outputs = [output.tensorIndex]
+    writer.insert(graph, len(graph.operators), kind, [logits], graph.outputs, *options)
 
 
 def _metadata(bundle: Bundle, inputs: list[str]) -> tuple:

@@ -8,6 +8,7 @@ give these bytes; they know nothing of Keras or TensorFlow.
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,7 +130,7 @@ def quantized(
     if form == "none":
         return data
     model = read(data)
-    writer = _Writer(model, form, ranges or {})
+    writer = Writer(model, form, ranges or {})
     for weight in [*_weights(model)]:
         if only is None or weight.name in only:
             writer.rewrite(weight)
@@ -201,7 +202,7 @@ def watched(data: bytes) -> bytes:
 
 def _fill(model: Any) -> None:
     """Large constants of one value that loops begin with, as converters write them, become the outputs of a FILL."""
-    writer = _Writer(model, "none", {})
+    writer = Writer(model)
     for graph in model.subgraphs:
         loops = [operator for operator in graph.operators if _kind(model, operator) == "WHILE"]
         others = {int(i) for operator in graph.operators if operator not in loops for i in operator.inputs}
@@ -229,10 +230,10 @@ def _weights(model: Any) -> Iterator[Weight]:
                     yield Weight(graph.tensors[index].name.decode(), graph, operator, kind, index)
 
 
-class _Writer:
+class Writer:
     """Writes weights of a model in a smaller form; each buffer once, for all operators and signatures."""
 
-    def __init__(self, model: Any, form: str, ranges: Mapping[str, Ranges]):
+    def __init__(self, model: Any, form: str = "none", ranges: Mapping[str, Ranges] = MappingProxyType({})):
         self.model, self.form, self.ranges = model, form, ranges
         self.buffers: dict[tuple[int, str], tuple] = {}  # (float32 buffer, form) -> its 8 or 16-bit buffer and scales
         self.tensors: dict[tuple[int, int, str], int] = {}  # (graph, float32 tensor, form) -> tensor
