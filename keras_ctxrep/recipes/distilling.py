@@ -172,8 +172,9 @@ def principal_axes(vectors: np.ndarray, width: int) -> np.ndarray:
 
     Returns: float32 (D, R).
 
-    >>> principal_axes(np.array([[3.0, 4.0], [6.0, 8.0], [4.0, -3.0]]), 1).round(2).tolist()
-    [[0.6], [0.8]]
+    >>> principal_axes(np.array([[3.0, 4.0], [6.0, 8.0], [4.0, -3.0]]), 1).round(2)
+    array([[0.6],
+           [0.8]], dtype=float32)
     >>> principal_axes(np.eye(2), 3).shape
     (2, 3)
     """
