@@ -121,7 +121,7 @@ def test_the_beginning_of_odd_texts(name, most):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FEATURES)
 def test_the_beginning_of_hundreds_of_odd_texts(name):
-    assert_rows(name, long_texts.odd(400, seed=1), 8)
+    assert_rows(name, long_texts.odd(150, seed=1), 8)
 
 
 @pytest.mark.parametrize("most", [6, 7, 9, 64, 65])

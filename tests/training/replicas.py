@@ -1,8 +1,9 @@
-"""Trains each kind of model for 50 steps; test_strategy.py compares what strategies give, test_backends.py JAX.
+"""Trains each kind of model; test_strategy.py compares what strategies give, test_backends.py JAX.
 
 python tests/training/replicas.py one|mirrored|multiworker OUT.npz [KIND ...]
 
-Where the variable START_WEIGHTS of the environment names such a file, the weights are at first those in it.
+Variables of the environment: STEPS, how many there are, 20 unless it says; START_WEIGHTS, such a file, whose weights
+are those at first.
 """
 
 import os
@@ -30,13 +31,14 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.pretraining import Masking, Vocabulary
 from keras_ctxrep.training import fit, pipeline, strategy
 
-STEPS, BATCH = 50, 8
+BATCH = 8
 LETTERS = list("abcdefgh")
 ELMO = {"layers": 2, "cells": 6, "projection": 4, "filters": ((1, 4), (2, 4)), "max_characters": 8, "highways": 1}
 BERT = {"layers": 1, "width": 8, "heads": 2, "intermediate": 256, "max_positions": 32}  # wide enough for XLA's GELU
 STATIC = asdict(static.Config(words=9, width=4))
 WORDS = ("<S>", "</S>", "<UNK>", *LETTERS)
 START = np.load(os.environ["START_WEIGHTS"]) if "START_WEIGHTS" in os.environ else None
+STEPS = int(os.environ.get("STEPS", "20"))
 PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS)
 
 

@@ -19,6 +19,7 @@ from tests import tiny
 
 ROOT = Path(__file__).parents[2]
 REPLICAS = Path(__file__).with_name("replicas.py")
+STEPS = "50"
 SAME = ("language_model", "streams", "pretrainer", "tagger", "crf", "answerer", "similar", "translator", "classifier")
 SHARED = ("streams", "sampled_streams", "pretrainer", "crf", "similar")  # on two devices too
 WITHOUT_TENSORFLOW = """
@@ -65,12 +66,13 @@ def trained(tmp_path_factory):
     def result(name, strategy="one"):
         path, kinds = folder / f"{name}-{strategy}.npz", SAME if name == "torch" else (*SAME, "sampled_streams")
         if name == "tensorflow":
-            environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "STEPS": STEPS}
             subprocess.run([sys.executable, REPLICAS, strategy, path, *kinds], env=environment, check=True)
         else:
             start, several = result("tensorflow"), strategy == "mirrored"
             kinds = SHARED if several else kinds
-            under(name, RUN_REPLICAS, strategy, path, *kinds, devices=1 + several, START_WEIGHTS=str(start))
+            environment = {"START_WEIGHTS": str(start), "STEPS": STEPS}
+            under(name, RUN_REPLICAS, strategy, path, *kinds, devices=1 + several, **environment)
         return path
 
     return lambda *of: tiny.arrays_of(result(*of))
