@@ -594,6 +594,11 @@ class EncoderDistillation(Sampled, Sized, Frequent, Corpus, Training):
         it next_sentence; of an ELMo as --init also language_model""")
     pretraining_weight: float = option(0.2)("""schedule >0  of the losses masked_words, next_sentence and
         language_model, beside those of the vectors, whose gradients are smaller""")
+    pairs: float = option(
+        0.0,
+        """data >=0 <1  share of the sentences that are read as the first text of a pair, half of
+        them with the next one as the second, so that a student learns the vectors of words in pairs too""",
+    )
     parallel: Sequence | None = optional("""data FILE ... neutral  sentences and their translations, with a tab between
         them: the student's vectors of both texts are to be the teacher's of the first""")
     vectors: AnyPath | None = optional("""output FOLDER neutral  keep the teacher's vectors in this folder, for

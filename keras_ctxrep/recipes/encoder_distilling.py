@@ -74,6 +74,8 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
         raise ValueError(f"{what}; the student has to be a BERT, or an ELMo with its language model")
     if (BILM in options.learn) != (bilm is not None):
         raise ValueError("learn: an ELMo, which init names, and no other student, learns its language_model too")
+    if options.pairs and bilm is not None:
+        raise ValueError(f"pairs={options.pairs}: an ELMo reads one text; leave it out")
     if options.samples is not None and bilm is None:
         raise ValueError(f"samples={options.samples}: of an ELMo; this student has no softmax over words")
     numbers = _layer_numbers(options, source.bundle.config["layers"], initial)
@@ -115,6 +117,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     levels = [number + 1 for number in numbers] if "hidden" in options.learn else [source.bundle.config["layers"]]
     valid = None if options.valid is None else Path(options.valid)
     read_by_teacher = {"valid": valid, "seed": options.seed, "max_length": options.max_length, "levels": levels}
+    read_by_teacher |= {"pairs": options.pairs} if options.pairs else {}
     of_vectors = replace(run, options=Options(), arguments={**run.arguments, **read_by_teacher})
     vectors = TeacherVectors(source, levels, options.max_length, cache, of_vectors.identity, options.batch_size)
     chosen = Shard(-1, sample(held, HELD, options.seed))
@@ -122,7 +125,7 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
         vectors.reduce(learner.output[output].shape[-1], chosen)
 
     def shards(epoch: int) -> Iterator[Shard]:  # the same in every epoch, so that each is read by the teacher once
-        return _shards(shuffled(every_file, read_all, options.seed, 0, BUFFER), options.sentences)
+        return _shards(shuffled(every_file, read_all, options.seed, 0, BUFFER), options)
 
     data: Data = partial(_batches, vectors, teaches, options, shards, True)
     validation = _batches(vectors, reader, options, lambda epoch: [chosen], repeat=False)
@@ -376,12 +379,12 @@ class Shard:
 
     Attributes:
         number: of the file; -1: none is kept.
-        sentences: the text.
+        sentences: the text; pairs are read as two segments.
         translations: of some of them, by their numbers.
     """
 
     number: int
-    sentences: list[str]
+    sentences: Sequence[str | tuple[str, str]]
     translations: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -480,10 +483,11 @@ def word_spans(row: Row) -> list[Span]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sentence:
-    """The pieces of a sentence, int32 (T,), and the spans of its whole words, int32 (W, 2)."""
+    """The pieces of a sentence or a pair, int32 (T,), and the spans of its whole words, int32 (W, 2)."""
 
     pieces: np.ndarray
     spans: np.ndarray
+    second: int | None = None  #: where the segment 1 begins
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -501,12 +505,26 @@ class WordPieceReader:
         length = min(max_length, bundle.config["max_positions"])
         self.features = of_kind(replace(bundle, max_length=length, reads=Reads(words=True)).features, WordPieceFeatures)
 
-    def encode(self, sentences: Sequence[str]) -> list[Sentence]:
-        """The pieces and words of sentences."""
+    def encode(self, sentences: Sequence[str | tuple[str, str]]) -> list[Sentence]:
+        """The pieces and words of sentences, and of pairs, of which the first one stays where both have no room."""
+        texts = [text for each in sentences for text in ([each] if isinstance(each, str) else each)]
+        rows = iter(self.features.encode(texts))
         return [
-            Sentence(np.array(row.tokens, np.int32), np.array(word_spans(row), np.int32).reshape(-1, 2))
-            for row in self.features.encode(sentences)
+            self._sentence(next(rows)) if isinstance(each, str) else self._pair(next(rows), next(rows))
+            for each in sentences
         ]
+
+    def _sentence(self, row: Row) -> Sentence:
+        return Sentence(np.array(row.tokens, np.int32), np.array(word_spans(row), np.int32).reshape(-1, 2))
+
+    def _pair(self, *rows: Row) -> Sentence:
+        (first, second), wordpiece = map(self._sentence, rows), self.features.wordpiece
+        more = wordpiece.special_tokens.separators - 1
+        begin = len(first) + more
+        if begin + len(second) - 1 > self.features.max_length:
+            return first
+        pieces = np.concatenate([first.pieces, np.full(more, wordpiece.sep, np.int32), second.pieces[1:]])
+        return Sentence(pieces, np.concatenate([first.spans, second.spans + begin - 1]), None if more else begin)
 
     def words(self, row: Sentence) -> int:
         """How many words a sentence has whole."""
@@ -515,9 +533,11 @@ class WordPieceReader:
     def batch(self, rows: Sequence[Sentence]) -> tuple[dict, dict, dict]:
         """(inputs of `_word_vectors`, targets of the learner's own, their weights)."""
         length = longest(map(len, rows), self.features.max_length)
+        begins = np.array([length if row.second is None else row.second for row in rows])
+        segments = (np.arange(length) >= begins[:, None]) & (np.arange(length) < np.array([[len(row)] for row in rows]))
         inputs = {
             "token_ids": padded([row.pieces for row in rows], length, self.features.wordpiece.pad),
-            "segment_ids": np.zeros((len(rows), length), np.int32),
+            "segment_ids": segments.astype(np.int32),
             "mask": padded([np.ones_like(row.pieces) for row in rows], length, 0),
             "marks": padded([row.spans for row in rows], longest(map(self.words, rows)), 0),
         }
@@ -546,7 +566,7 @@ def _batches(
 
     def encode(shard: Shard) -> list[tuple[Any, Shard, int, bool]]:
         """The rows of a shard that have words, the number of the sentence of each, and whether it is a translation."""
-        texts = [(text, number, False) for number, text in enumerate(shard.sentences)]
+        texts: list[Any] = [(text, number, False) for number, text in enumerate(shard.sentences)]
         texts += [(text, number, True) for number, text in shard.translations.items()]
         rows: list[Any] = reader.encode([text for text, *_ in texts])
         of = zip(rows, texts, strict=True)
@@ -622,13 +642,19 @@ def _with_masked_pairs(
     return trained, backend.zipped(validation, pairs(chosen), merged)
 
 
-def _shards(documents: Iterable[list[str]], limit: int | None = None) -> Iterator[Shard]:
-    """The sentences of documents, at most `limit`, so many at a time."""
-    sentences = itertools.islice(itertools.chain.from_iterable(documents), limit)
+def _shards(documents: Iterable[list[str]], options: EncoderDistillation) -> Iterator[Shard]:
+    """The sentences of documents, so many at a time; of some each with the next one or another one as a pair."""
+    sentences = itertools.islice(itertools.chain.from_iterable(documents), options.sentences)
     for number in itertools.count():
         part = [*itertools.islice(sentences, SHARD)]
         if not part:
             return
         texts = [sentence.partition(TRANSLATION) for sentence in part]
         translations = {index: other for index, (_, _, other) in enumerate(texts) if other}
-        yield Shard(number, [sentence for sentence, _, _ in texts], translations)
+        read: list[Any] = [sentence for sentence, _, _ in texts]
+        rng = np.random.default_rng((options.seed, number))
+        for index in np.flatnonzero(rng.random(len(read)) < options.pairs).tolist():
+            other = (index + 1) % len(read) if rng.random() < 0.5 else rng.integers(len(read))
+            if index not in translations:
+                read[index] = texts[index][0], texts[other][0]
+        yield Shard(number, read, translations)

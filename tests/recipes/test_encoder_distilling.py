@@ -367,6 +367,40 @@ def test_translations_learn_the_vectors_of_their_sentences(teacher, corpus, tmp_
     assert not any("katze" in text for _, shard, *_ in batches[0][0] for text in shard.sentences)
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_pair_is_read_as_a_task_reads_it(family):
+    bundle = replace(tiny.bundle("embed", family), max_length=12)
+    reader = distilling.WordPieceReader(bundle, 12)
+    pairs = [("the cats", "rain fell"), ("the", ""), ("the cats fell", "the rain " * 9)]
+    rows = reader.encode(["she", *pairs])
+    inputs, *_ = reader.batch(rows[:3])
+    expected = bundle.features(["she", "the cats", "the"], [None, "rain fell", ""])
+    for name in ("token_ids", "segment_ids", "mask"):
+        np.testing.assert_array_equal(inputs[name], expected[name], err_msg=name)
+    assert [len(row.spans) for row in rows] == [1, 4, 1, 3]  # the last one has no room for its second text
+    marks = {reader.features.wordpiece.sep, reader.features.wordpiece.cls}
+    for begin, end in rows[1].spans:
+        assert begin < end and not marks & {*rows[1].pieces[begin:end].tolist()}
+
+
+def test_words_in_pairs_have_the_teachers_vectors(teacher, corpus, tmp_path, monkeypatch):
+    """A student that begins as its teacher has nothing to learn from them."""
+    seen, made = [], distilling.pipeline.dataset
+
+    def watched(source, collate, *args):
+        def kept(part, rng):
+            seen.extend(isinstance(shard.sentences[number], tuple) for _, shard, number, _ in part)
+            return collate(part, rng)
+
+        return made(source, kept, *args)
+
+    monkeypatch.setattr(distilling.pipeline, "dataset", watched)
+    options = {"layers": "0,1,2,3", "learning_rate": 1e-9, "pairs": 0.6, "dropout": 0.0, "steps": 12}
+    history = distill(teacher, corpus, tmp_path / "s", learn=["words", "texts"], **options)
+    assert 0.3 < np.mean(seen[:150]) < 0.8
+    assert history[-1]["loss"] < 1e-3
+
+
 def test_an_interrupted_run_resumes_exactly(teacher, corpus, tmp_path):
     def interrupt(entry):
         if entry["step"] == 3:
