@@ -93,7 +93,7 @@ class Batches(keras.utils.PyDataset):
             while (batch := made.popleft().result()) is not ended:
                 made.append(pool.submit(next, source, ended))
                 yield batch
-        finally:  # what is being made is left to its thread, for which Python waits as it ends
+        finally:  # the batch that is being made is left to its thread, for which Python waits as it ends, however long
             pool.shutdown(wait=False, cancel_futures=True)
 
 

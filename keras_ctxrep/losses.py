@@ -47,8 +47,6 @@ class CrossEntropy(Configured, keras.losses.Loss):
     0.6269
     """
 
-    fields = ("label_smoothing", "class_weights")
-
     def __init__(self, label_smoothing: float = 0.0, class_weights: Sequence[float] | None = None, **kwargs):
         super().__init__(**kwargs)
         self.label_smoothing = label_smoothing
@@ -154,8 +152,6 @@ class WordDistillation(Configured, keras.losses.Loss):
     0.5
     """
 
-    fields = ("relations",)
-
     def __init__(self, relations: bool = False, **kwargs):
         super().__init__(**kwargs)
         self.relations = relations
@@ -194,8 +190,6 @@ class TextDistillation(Configured, keras.losses.Loss):
     >>> round(float(TextDistillation()(texts, -2 * texts)), 4)  # the opposite vectors have the same similarities
     2.0
     """
-
-    fields = ("weight",)
 
     def __init__(self, weight: float = 10.0, **kwargs):
         super().__init__(**kwargs)
@@ -236,8 +230,6 @@ class VectorLoss(Configured, keras.losses.Loss):
 
     Returns: float32 (1,), of the whole batch.
     """
-
-    fields = ("texts", "nested")
 
     def __init__(self, texts: int = 2, nested: Sequence[int] = (), **kwargs):
         super().__init__(**kwargs)
@@ -294,8 +286,6 @@ class MultipleNegatives(VectorLoss):
     0.3133
     """
 
-    fields = (*VectorLoss.fields, "scale")
-
     def __init__(self, scale: float = 20.0, texts: int = 2, nested: Sequence[int] = (), **kwargs):
         super().__init__(texts, nested, **kwargs)
         self.scale = scale
@@ -344,8 +334,6 @@ class CoSENT(VectorLoss):
     [0.3133, 1.3133]
     """
 
-    fields = (*VectorLoss.fields, "scale")
-
     def __init__(self, scale: float = 20.0, texts: int = 2, nested: Sequence[int] = (), **kwargs):
         super().__init__(texts, nested, **kwargs)
         self.scale = scale
@@ -371,8 +359,6 @@ class CosineRegression(VectorLoss):
     >>> float(CosineRegression(highest=5.0)(ops.array([[5.0, 0], [5.0, 0], [2.5, 0], [2.5, 0]]), vectors))
     0.125
     """
-
-    fields = (*VectorLoss.fields, "lowest", "highest")
 
     def __init__(self, lowest: float = 0.0, highest: float = 1.0, texts: int = 2, nested: Sequence[int] = (), **kwargs):
         super().__init__(texts, nested, **kwargs)
@@ -447,8 +433,6 @@ class NegativeSampling(Configured, keras.losses.Loss):
     >>> round(float(loss(ops.array([[[1, 1]]]), ops.array([[[9.0, 0.0, 9.0, 0.0]]]))), 4)  # 4 of log 2 and 2 of 0.0001
     2.7728
     """
-
-    fields = ("negatives", "noise")
 
     def __init__(self, negatives: int = 5, noise: int = 32, **kwargs):
         super().__init__(**kwargs)

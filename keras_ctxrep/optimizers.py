@@ -260,8 +260,6 @@ class LAMB(AdamW):
     1e-06
     """
 
-    fields = AdamW.fields
-
     def __init__(
         self,
         learning_rate: Rate = 1e-3,

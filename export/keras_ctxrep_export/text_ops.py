@@ -348,7 +348,7 @@ class PieceOps(tf.Module):
         sizes = tf.reshape(tf.cast(ids.row_lengths(), tf.int32), tf.shape(words))
         ends = self.before + tf.cumsum(sizes, 1)
         begins = tf.concat([tf.fill([tf.shape(words)[0], 1], self.before), ends], 1)  # (B, W+1)
-        position = ends - 1 if self.last else begins[:, :-1]  # without pieces as the next word
+        position = ends - 1 if self.last else begins[:, :-1]  # of a word without pieces that of the next one
         read = (sizes > 0) & (position < self.before + self.room)
         number = tf.where(read, tf.cumsum(tf.cast(read, tf.int32), 1) - 1, -1)
         pieces = Ragged.from_row_lengths(ids.values, tf.reduce_sum(tf.cast(sizes, tf.int64), 1), validate=False)
@@ -429,7 +429,10 @@ class PieceOps(tf.Module):
 
 
 class SubwordTokenOps(PieceOps):
-    """`features` of a language model over a byte-level BPE, without marks: a text of no pieces is that of its end."""
+    """`features` of a language model over a byte-level BPE.
+
+    No token is added to a text; one without pieces is read as the token of a text's end.
+    """
 
     last = True
 
@@ -469,7 +472,7 @@ class SubwordTokenOps(PieceOps):
         return start, end, words.original
 
     def _filled(self, rows: Any, value: int) -> Any:
-        """Rows with one value in those that are empty."""
+        """The rows, (B, ragged), each empty one with `value` in it."""
         empty = tf.cast(rows.row_lengths() == 0, tf.int64)
         return tf.concat([rows, Ragged.from_row_lengths(tf.fill([tf.reduce_sum(empty)], value), empty)], 1)
 

@@ -208,7 +208,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise ValueError(f"{path}: options and their values are needed, one `name: value` a line")
     if "command" in values and "options" in values:  # a run.json
-        values = values["arguments"] | values["options"]
+        values = values["options"] | values["arguments"]
     return values
 
 

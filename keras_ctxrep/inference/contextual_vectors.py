@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -31,8 +30,10 @@ def vectors(
     bundle: Bundle,
     sentences: Iterable[str],
     split: Callable[[str], Sequence[str]] | None = None,
+    carry_state: bool = False,
+    batch_size: int = 32,
+    cache: str | Path | None = None,
     run: Run | None = None,
-    **options: Any,
 ) -> Iterator[tuple[str, list[int], np.ndarray]]:
     """The layers of each sentence, in the order of the input.
 
@@ -41,8 +42,8 @@ def vectors(
         sentences: read lazily, `batch_size` at a time.
         split: from a sentence to its words; BERT then gives one vector per word, that of its first piece, and otherwise
             one per piece, without [CLS] and [SEP].
+        carry_state, batch_size, cache: as in `recipes.embed`.
         run: as in `keras_engine.runner`, of an encoder that is traced already.
-        options: `carry_state`, `batch_size` and `cache`, as in `recipes.embed`.
 
     Returns: of each sentence itself, the numbers of its tokens that have a vector (BERT finds no piece in some words),
         and the vectors of those, float32 (N, T, D).
@@ -50,7 +51,8 @@ def vectors(
     Raises:
         ValueError: a sentence longer than a BERT reads, or an option that the model does not have.
     """
-    return (entry[:3] for entry in vectors_and_pooled(model, bundle, sentences, split, Embedding(**options), run))
+    options = Embedding(carry_state=carry_state, batch_size=batch_size, cache=cache)
+    return (entry[:3] for entry in vectors_and_pooled(model, bundle, sentences, split, options, run))
 
 
 def vectors_and_pooled(

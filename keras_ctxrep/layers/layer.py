@@ -1,6 +1,7 @@
 """The base of layers that are told by an argument which tokens are real, and of what has a config."""
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -10,8 +11,8 @@ class Configured:
     """Base of layers, losses and optimizers; stands before Keras' own.
 
     Attributes:
-        fields: the attributes that `get_config` returns beside those of Keras' class; of a class that does not set it
-            all named arguments of its constructor, and those of its base.
+        fields: the attributes that `get_config` returns beside those of Keras' class; None: all named arguments of the
+            constructor, and of those of its bases.
 
     >>> class Scale(Configured, keras.layers.Layer):
     ...     def __init__(self, factor=3.0, **kwargs):
@@ -21,18 +22,22 @@ class Configured:
     3.0
     """
 
-    fields: tuple[str, ...] = ()
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        if "fields" not in vars(cls) and "__init__" in vars(cls):
-            _, *arguments = inspect.signature(cls.__init__).parameters.values()
-            own = [each.name for each in arguments if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-            cls.fields = tuple(dict.fromkeys((*cls.fields, *own)))
+    fields: tuple[str, ...] | None = None
 
     def get_config(self) -> dict[str, Any]:
         base: Any = super()
-        return base.get_config() | {name: getattr(self, name) for name in self.fields}
+        names = _arguments(type(self)) if self.fields is None else self.fields
+        return base.get_config() | {name: getattr(self, name) for name in names}
+
+
+def _arguments(kind: type) -> Iterator[str]:
+    """The named arguments of the constructors of a class and of its bases below `Configured`."""
+    for each in kind.__mro__:
+        if issubclass(each, Configured) and "__init__" in vars(each):
+            _, *arguments = inspect.signature(each.__init__).parameters.values()
+            yield from (
+                entry.name for entry in arguments if entry.kind not in (entry.VAR_POSITIONAL, entry.VAR_KEYWORD)
+            )
 
 
 class Layer(Configured, keras.layers.Layer):

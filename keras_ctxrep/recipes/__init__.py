@@ -67,4 +67,4 @@ def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | Non
     for name, value in arguments.items():
         if isinstance(value, str) and IN_MEMORY in value:
             raise ValueError(f"{run}: its {name} were {value}; call `{command}` with them")
-    return globals()[command](**arguments, out=out, report=report, **options)
+    return globals()[command](**options | arguments, out=out, report=report)

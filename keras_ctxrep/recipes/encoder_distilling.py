@@ -80,8 +80,13 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
         raise ValueError(f"samples={options.samples}: of an ELMo; this student has no softmax over words")
     numbers = _layer_numbers(options, source.bundle.config["layers"], initial)
     parallel = [Path(path) for path in options.parallel or ()]
+    if both := {*map(Path, corpus)} & {*parallel}:
+        raise ValueError(f"{both.pop()}: it is text or has translations; name it in corpus or in parallel")
+    # counted where they are given, so that runs without them are those of versions that had no such options
+    given = {"parallel": parallel, "pairs": options.pairs}
     arguments = {"teacher": folder, "corpus": [Path(path) for path in corpus]}
-    run = RunRecord.of("distill_encoder", options, **arguments | ({"parallel": parallel} if parallel else {}))
+    arguments |= {name: value for name, value in given.items() if value}
+    run = RunRecord.of("distill_encoder", options, **arguments)
     check_replaceable(out, run.identity, options.overwrite)
     Path(out).mkdir(parents=True, exist_ok=True)
     held, read = corpora.held_out(corpus, options.valid, options.seed)
@@ -89,8 +94,10 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     def read_all(paths: Sequence[str | Path]) -> Iterator[list[str]]:
         """The documents of the corpus, and sentences with their translations."""
         yield from read([path for path in paths if path not in parallel])
-        yield from translated(path for path in paths if path in parallel)
+        rows = translated(path for path in paths if path in parallel)
+        yield from (row for row in rows if row[0].partition(TRANSLATION)[0] not in held_sentences)
 
+    held_sentences = {*itertools.chain.from_iterable(held)}
     every_file = [*corpus, *parallel]
 
     def counts() -> Counter[int]:  # of the teacher's pieces, in a sample of the text
@@ -117,7 +124,6 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     levels = [number + 1 for number in numbers] if "hidden" in options.learn else [source.bundle.config["layers"]]
     valid = None if options.valid is None else Path(options.valid)
     read_by_teacher = {"valid": valid, "seed": options.seed, "max_length": options.max_length, "levels": levels}
-    read_by_teacher |= {"pairs": options.pairs} if options.pairs else {}
     of_vectors = replace(run, options=Options(), arguments={**run.arguments, **read_by_teacher})
     vectors = TeacherVectors(source, levels, options.max_length, cache, of_vectors.identity, options.batch_size)
     chosen = Shard(-1, sample(held, HELD, options.seed))
@@ -562,21 +568,21 @@ def _batches(
     vectors: TeacherVectors, reader: Reader, options: EncoderDistillation, epoch, repeat: bool, start: int = 0
 ):
     """Batches of sentences and the teacher's vectors of them; each sentence is encoded once, and kept in memory."""
-    encoded: dict[int, list[tuple[Any, Shard, int, bool]]] = {}
+    encoded: dict[int, list[tuple[Any, int, bool]]] = {}
 
-    def encode(shard: Shard) -> list[tuple[Any, Shard, int, bool]]:
+    def encode(shard: Shard) -> list[tuple[Any, int, bool]]:
         """The rows of a shard that have words, the number of the sentence of each, and whether it is a translation."""
         texts: list[Any] = [(text, number, False) for number, text in enumerate(shard.sentences)]
         texts += [(text, number, True) for number, text in shard.translations.items()]
         rows: list[Any] = reader.encode([text for text, *_ in texts])
         of = zip(rows, texts, strict=True)
-        return [(row, shard, number, other) for row, (_, number, other) in of if reader.words(row)]
+        return [(row, number, other) for row, (_, number, other) in of if reader.words(row)]
 
     def examples(number: int) -> Iterator[tuple[Any, Shard, int, bool]]:
         for shard in epoch(number):
             if shard.number not in encoded:
                 encoded[shard.number] = encode(shard)
-            yield from encoded[shard.number]
+            yield from ((row, shard, number, other) for row, number, other in encoded[shard.number])
 
     def collate(part: list[tuple[Any, Shard, int, bool]], rng: np.random.Generator) -> tuple[dict, ...]:
         rows: list[Any] = [row for row, *_ in part]

@@ -176,16 +176,19 @@ def translated(paths: Iterable[str | Path]) -> Iterator[list[str]]:
     """The rows SENTENCE<TAB>TRANSLATION of files, as documents of one sentence, `TRANSLATION` and its translation.
 
     Raises:
-        ValueError: a row has not two columns, or one of them is empty; the message names file and line.
+        ValueError: a row has not two columns, one of them is empty, or a file has none; the message names the place.
     """
     for path in paths:
+        has_text = False
         for number, line in lines(path):
-            if not line.strip():
-                continue
-            columns = [column.strip() for column in line.split("\t")]
-            if len(columns) != 2 or not all(columns):
-                raise ValueError(f"{path}:{number}: {line[:60]!r}: write a sentence, a tab and its translation")
-            yield [TRANSLATION.join(columns)]
+            if has_row := bool(line.strip()):
+                columns = [column.strip() for column in line.split("\t")]
+                if len(columns) != 2 or not all(columns):
+                    raise ValueError(f"{path}:{number}: {line[:60]!r}: write a sentence, a tab and its translation")
+                yield [TRANSLATION.join(columns)]
+            has_text |= has_row
+        if not has_text:
+            raise ValueError(f"{path}: no text in it")
 
 
 def hold_out(

@@ -10,8 +10,6 @@ All numbers are float64. Engines differ in their logits by about 1e-6 in float32
 sums lie closer than that, about once in a million tokens, or where a filter's bound does. Equal sums: the lower id.
 """
 
-from typing import Any
-
 import numpy as np
 
 __all__ = ["filtered", "gumbel", "sample", "threefry"]
@@ -106,17 +104,25 @@ def filtered(
     return scores
 
 
-def sample(logits: np.ndarray, seed: int, step: int, **options: Any) -> int:
+def sample(
+    logits: np.ndarray,
+    seed: int,
+    step: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+) -> int:
     """Draws a token.
 
     Args:
         logits: (V,), of a language model.
         seed, step: as in `gumbel`.
-        options: `temperature`, `top_k`, `top_p` and `min_p` of `filtered`.
+        temperature, top_k, top_p, min_p: as in `filtered`.
 
     >>> [sample(np.log([0.5, 0.3, 0.2]), seed=1, step=step) for step in range(8)]
     [0, 0, 0, 0, 0, 1, 1, 0]
     """
-    scores = filtered(logits, **options)
+    scores = filtered(logits, temperature, top_k, top_p, min_p)
     ids = np.flatnonzero(scores > -np.inf)
     return int(ids[np.argmax(scores[ids] + gumbel(seed, step, ids))])

@@ -219,3 +219,6 @@ def test_translations(tmp_path):
         rows.write_text(f"a\tb\n{bad}\n", "utf-8")
         with pytest.raises(ValueError, match=r"rows\.tsv:2: .*: write a sentence, a tab and its translation"):
             [*corpus.translated([rows])]
+    rows.write_text(" \n", "utf-8")
+    with pytest.raises(ValueError, match=r"rows\.tsv: no text in it"):
+        [*corpus.translated([rows])]
