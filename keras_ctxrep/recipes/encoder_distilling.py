@@ -540,11 +540,11 @@ class WordPieceReader:
         """(inputs of `_word_vectors`, targets of the learner's own, their weights)."""
         length = longest(map(len, rows), self.features.max_length)
         begins = np.array([length if row.second is None else row.second for row in rows])
-        segments = (np.arange(length) >= begins[:, None]) & (np.arange(length) < np.array([[len(row)] for row in rows]))
+        mask = padded([np.ones_like(row.pieces) for row in rows], length, 0)
         inputs = {
             "token_ids": padded([row.pieces for row in rows], length, self.features.wordpiece.pad),
-            "segment_ids": segments.astype(np.int32),
-            "mask": padded([np.ones_like(row.pieces) for row in rows], length, 0),
+            "segment_ids": np.where(np.arange(length) >= begins[:, None], mask, 0),
+            "mask": mask,
             "marks": padded([row.spans for row in rows], longest(map(self.words, rows)), 0),
         }
         return inputs, {}, {}

@@ -181,12 +181,12 @@ def translated(paths: Iterable[str | Path]) -> Iterator[list[str]]:
     for path in paths:
         has_text = False
         for number, line in lines(path):
-            if has_row := bool(line.strip()):
-                columns = [column.strip() for column in line.split("\t")]
-                if len(columns) != 2 or not all(columns):
-                    raise ValueError(f"{path}:{number}: {line[:60]!r}: write a sentence, a tab and its translation")
-                yield [TRANSLATION.join(columns)]
-            has_text |= has_row
+            if not line.strip():
+                continue
+            has_text, columns = True, [column.strip() for column in line.split("\t")]
+            if len(columns) != 2 or not all(columns):
+                raise ValueError(f"{path}:{number}: {line[:60]!r}: write a sentence, a tab and its translation")
+            yield [TRANSLATION.join(columns)]
         if not has_text:
             raise ValueError(f"{path}: no text in it")
 
