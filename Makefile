@@ -2,6 +2,7 @@
 # make test       the same set-up, then the tests, on up to four cores: 15 to 20 minutes on two
 # make test-quick those that neither train nor convert: about 2 minutes on two cores
 # make test-all   the slow ones too
+# make test-ci    those but the ones with the mark `release`: what .ci/run runs
 # make check      lint (ruff format, ruff, pyright), then all tests
 # make docs       the documentation, into build/docs; warnings and broken links are errors
 # make install    the set-up alone
@@ -14,7 +15,7 @@ PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(
 # files start in the order of tests/hooks.py. If a process crashes, the run ends: pytest-xdist would wait for its tests.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test test-quick test-all lint check docs clean
+.PHONY: install demo test test-quick test-all test-ci lint check docs clean
 
 # The stamp is newer than the metadata once everything is installed: a second run installs nothing.
 install: $(VENV)/.installed
@@ -40,6 +41,9 @@ test-quick: install
 
 test-all: install
 	$(PYTEST) -m "not gpu"
+
+test-ci: install
+	$(PYTEST) -m "not gpu and not release"
 
 lint: install
 	$(BIN)/ruff format --check .

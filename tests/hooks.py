@@ -23,6 +23,8 @@ _used = 0.0  # at the end of the last phase of a test
 def pytest_itemcollected(item) -> None:
     if TRAINING_FIXTURES & {*getattr(item, "fixturenames", ())}:
         item.add_marker("trains")
+    if item.get_closest_marker("release"):
+        item.add_marker("slow")
 
 
 def mark_of(item) -> str:

@@ -31,7 +31,7 @@ def test_a_shared_folder_is_made_once_and_whole_or_not_at_all(made_once):
 def suite(pytester, monkeypatch):
     """A test suite with the hooks of this one."""
     monkeypatch.setattr(hooks, "_seconds_of_test", Counter())
-    pytester.makeini("[pytest]\nmarkers = slow: x\n  gpu: x\n  trains: x\n")
+    pytester.makeini("[pytest]\nmarkers = slow: x\n  release: x\n  gpu: x\n  trains: x\n")
     pytester.makeconftest("from tests.hooks import *\n")
     return pytester
 
@@ -117,12 +117,12 @@ def test_files_that_take_long_start_first(suite):
         "b": ("trains", ""),
         "c": ("", "slow"),
         "d": ("trains", "trains"),
-        "e": ("slow", "slow"),
+        "e": ("slow", "slow", "release"),
     }
     for name, marks in files.items():
         lines = (f"@pytest.mark.{mark}\n" * bool(mark) + f"def test_{i}(): pass\n" for i, mark in enumerate(marks))
         suite.makepyfile(**{f"test_{name}": "import pytest\n\n" + "\n".join(lines)})
-    for marks, order in (("not gpu", "ecdba"), ("not slow", "dbac")):
+    for marks, order in (("not gpu", "ecdba"), ("not release", "ecdba"), ("not slow", "dbac")):
         result = suite.runpytest_inprocess("--collect-only", "-q", "-m", marks, "-p", "no:cacheprovider")
         names = [line.split(".py::")[0] for line in result.stdout.lines if "::" in line]
         assert [*dict.fromkeys(names)] == [f"test_{name}" for name in order]

@@ -21,8 +21,15 @@ def run(path: Path, *options: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths})
 
 
+LONG = ("course", "language_model_that_writes", "question_answering", "summaries", "tagger_to_a_phone")  # 40 s and more
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.release if path.stem in LONG else ()) for path in EXAMPLES],
+    ids=lambda path: path.stem,
+)
 def test_an_example(path):
     result = run(path)
     assert result.returncode == 0, result.stderr[-3000:]

@@ -185,7 +185,7 @@ ODD_CONTEXTS = [
     "the drum is good. " * 6 + "the snow was bad! " + "the knife is good. " * 6,
     "",
 ]
-SHORTER = ("classify", "pair", "multilabel", "regress", "tag", "crf")  # together two minutes: `make test-all`
+SHORTER = ("classify", "pair", "multilabel", "regress", "tag", "crf")  # together two minutes
 TASKS = ("answer", *(pytest.param(task, marks=pytest.mark.slow) for task in SHORTER))
 
 

@@ -126,7 +126,12 @@ def check_whole(out, finished=False):
     assert ("bundle.json" in names) == ("model.weights.h5" in names) == ("checkpoint" not in names) == finished
 
 
-@pytest.mark.parametrize("kind", KINDS)
+OFTEN = ("train", "pretrain elmo", "distill from text")  # of each kind of data one
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in OFTEN else pytest.mark.release) for kind in KINDS]
+)
 def test_a_run_goes_on_where_it_was(kind, commands, tmp_path):
     """After SIGKILL from the last checkpoint, after SIGTERM and Ctrl-C from the last step; to the same weights.
 

@@ -122,7 +122,11 @@ LIMITS = [(small_disk, 0.3), (small_disk, 0.9), (small_files, 0.5)]
 
 @pytest.mark.parametrize(
     ("name", "limit", "share"),
-    [(name, *limit) for name in COMMANDS for limit in LIMITS[name in ONE_FILE :]],
+    [
+        pytest.param(name, *limit, marks=pytest.mark.release if limit == LIMITS[0] else ())
+        for name in COMMANDS
+        for limit in LIMITS[name in ONE_FILE :]
+    ],
 )
 def test_a_command_says_what_lacks_and_goes_on_with_room(name, limit, share, inputs, undisturbed, tmp_path, capfd):
     whole = undisturbed(name)

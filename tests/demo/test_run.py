@@ -223,7 +223,7 @@ def test_a_folder_that_cannot_be_removed_is_emptied(kind, tmp_path, monkeypatch)
     assert [path.name for path in folder.iterdir()] == [run.MARKER]
 
 
-@pytest.mark.slow  # trains an encoder and a tagger, and converts one
+@pytest.mark.release  # `make demo` is in .ci/run
 def test_the_whole_demo(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "EXAMPLES", {"train": 200, "dev": 40, "test": 100})
     monkeypatch.setattr(run, "COMPARED", 10)

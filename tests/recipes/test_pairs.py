@@ -85,9 +85,9 @@ NGRAMS = {"buckets": 20, "min_n": 3, "max_n": 4}
         ("classify", "static", "esim", NGRAMS),
         ("answer", "static", "bidaf", {}),
         pytest.param("multilabel", "bert", "esim", {}, marks=pytest.mark.slow),
-        pytest.param("regress", "elmo", "esim", {}, marks=pytest.mark.slow),
-        pytest.param("answer", "elmo", "bidaf", {}, marks=pytest.mark.slow),
-        pytest.param("answer", "bert", "bidaf", {}, marks=pytest.mark.slow),
+        pytest.param("regress", "elmo", "esim", {}, marks=pytest.mark.release),
+        pytest.param("answer", "elmo", "bidaf", {}, marks=pytest.mark.release),
+        pytest.param("answer", "bert", "bidaf", {}, marks=pytest.mark.release),
     ],
 )
 def test_every_engine(task, family, kind, sizes, tflite_in_process, tmp_path):

@@ -122,7 +122,7 @@ def vars_of(bundle):
 
 
 @pytest.fixture(
-    scope="module", params=["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("elmo", "words"))]
+    scope="module", params=["bert", *(pytest.param(name, marks=pytest.mark.release) for name in ("elmo", "words"))]
 )
 def trained(request, models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("roles") / request.param

@@ -118,7 +118,7 @@ def test_the_beginning_of_odd_texts(name, most):
     assert_rows(name, texts, most, marks)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", FEATURES)
 def test_the_beginning_of_hundreds_of_odd_texts(name):
     assert_rows(name, long_texts.odd(150, seed=1), 8)

@@ -27,6 +27,8 @@ pytestmark = pytest.mark.trains
 SCRIPT = Path(__file__).with_name("replicas.py")
 COUNTED = Path(__file__).parents[1] / "interrupted.py"
 REPLICAS = runpy.run_path(str(SCRIPT))
+# What workers reduce in ways of their own; of the others, one process with two devices shows it.
+OF_WORKERS = ("language_model", "sampled_streams", "pretrainer", "crf", "similar", *REPLICAS["PLAIN"])
 LIMIT = 600  # seconds that a process of a test may take, on a busy machine
 
 
@@ -63,19 +65,26 @@ def ended(processes, status=0):
 def results(tmp_path_factory):
     """Of replicas.py under each strategy, each in processes of its own."""
     folder = tmp_path_factory.mktemp("replicas")
-    command = lambda name: [str(SCRIPT), name, str(folder / f"{name}.npz")]  # noqa: E731
+    command = lambda name, *kinds: [str(SCRIPT), name, str(folder / f"{name}.npz"), *kinds]  # noqa: E731
     ended([start(command("one"))])
     ended([start(command("mirrored"))])
-    ended(workers(command("multiworker")))
+    ended(workers(command("multiworker", *OF_WORKERS)))
     return {name: tiny.arrays_of(folder / f"{name}.npz") for name in ("one", "mirrored", "multiworker")}
 
 
 several = pytest.mark.parametrize("name", ["mirrored", "multiworker"])
 
 
-@pytest.mark.slow  # four processes, fifteen trainings in each
-@several
-@pytest.mark.parametrize("kind", [*REPLICAS["KINDS"], "plain", "plain_microbatches"])
+@pytest.mark.slow  # four processes, up to sixteen trainings in each
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (kind, name)
+        for kind in (*REPLICAS["KINDS"], "plain", "plain_microbatches")
+        for name in ("mirrored", "multiworker")
+        if name == "mirrored" or kind in OF_WORKERS
+    ],
+)
 def test_the_same_numbers_on_one_device_and_on_several(kind, name, results):
     """Losses, weights and the norm of Adam's average of the gradients after 20 steps."""
     one, two = results["one"], results[name]
@@ -156,7 +165,7 @@ def undisturbed(corpus, tmp_path_factory):
 
 
 @pytest.mark.slow  # ten processes
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.release), 1])
 def test_a_worker_that_is_killed_comes_back(victim, corpus, undisturbed, tmp_path):
     """The other one ends by itself; started again, both go on to the weights of an undisturbed run."""
     command = pretraining(corpus, tmp_path / "two")
