@@ -52,15 +52,20 @@ def test_page_compares_with_the_first_row():
     assert theirs == "| theirs | 30.0 | 1.50 |  |  |  |  |"
 
 
+OFTEN = ("bert", "elmo", "first_calls", "serving", "static", "tflite")
+
+
 @pytest.mark.slow
-def test_benchmarks_run(tmp_path):
-    command = [sys.executable, str(FOLDER / "run.py"), "--all", "--quick", "--out", str(tmp_path / "run.json")]
+@pytest.mark.parametrize("names", [OFTEN, pytest.param(["--all"], marks=pytest.mark.release)], ids=("often", "all"))
+def test_benchmarks_run(names, tmp_path):
+    command = [sys.executable, str(FOLDER / "run.py"), *names, "--quick", "--out", str(tmp_path / "run.json")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     results = {result["name"]: result for result in json.loads((tmp_path / "run.json").read_text())["benchmarks"]}
     skipped = {name for name, result in results.items() if result["status"] == "skipped"}
     without = {"bert sentences", "decoding loop", "kserve_server"}
     assert skipped <= without | {"beams", "decoding peers", "parity", "tokens"}  # which need peers
-    for name in ("bert", "elmo", "encoding lengths", "lm step", "serving", "static", "tflite"):
+    more = ("encoding lengths", "lm step") if names == ["--all"] else ()
+    for name in {*OFTEN, *more} - {"first_calls"}:
         rows = results[name]["rows"]
         assert rows and all(row["seconds"] and min(row["seconds"]) > 0 for row in rows), name

@@ -194,6 +194,11 @@ def files(models, tmp_path_factory):
     return folder
 
 
+LONG = {
+    f"docs/how-to/{name}.md" for name in ("answers", "elmo", "language_models", "translate", "web")
+}  # half a minute
+
+
 @pytest.mark.slow  # of one page alone: up to dozens of commands, half of which train
 @pytest.mark.usefixtures("tflite_in_process")
 @pytest.mark.filterwarnings("ignore:bert has no mlm_transform")  # as the page says
@@ -201,7 +206,10 @@ def files(models, tmp_path_factory):
 @pytest.mark.filterwarnings("ignore:malformed rows left out")  # as the page says
 @pytest.mark.filterwarnings("ignore:.*it has no trained scalar mix")  # `--layers mix` of a language model
 @pytest.mark.filterwarnings("ignore:.* is converted for LiteRT, once")  # as the page says
-@pytest.mark.parametrize("page", [page for page in PAGES if code_blocks(page)])
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.release if page in LONG else ()) for page in PAGES if code_blocks(page)],
+)
 def test_page(page, files, tmp_path, monkeypatch, capsys):
     """All blocks in order, commands and Python, with short trainings instead of long ones."""
     monkeypatch.chdir(shutil.copytree(files, tmp_path / "files"))

@@ -94,7 +94,7 @@ def batches():
     }
 
 
-@pytest.mark.slow  # two processes that import Keras
+@pytest.mark.release  # two processes that import Keras
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed: pip install jax")
 def test_jax_gives_what_tensorflow_gives(tmp_path, rng):
     import keras

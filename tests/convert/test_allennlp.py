@@ -704,7 +704,7 @@ def test_long_sentences_are_read_whole(published, tmp_path):
 # ------------------------------------------------------------------------------------------------------ original size
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_memory_at_the_original_size(tmp_path):
     """93.6 million weights, read in a fresh process."""
     options, _ = options_of({})

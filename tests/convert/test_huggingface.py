@@ -1021,7 +1021,7 @@ def test_models_that_are_not_written(folder, tmp_path):
 # ------------------------------------------------------------------------------------------------------ original size
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_memory_at_the_original_size(tmp_path):
     """BERT-large, 335 million weights, is written and read in TensorFlow's own memory and 1.75 copies of the weights.
 

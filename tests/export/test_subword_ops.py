@@ -79,7 +79,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", [*golden_text.TOKENIZERS, *OTHERS, "bpe with a space"])
 def test_ten_thousand_texts(name):
     if name in OTHERS:

@@ -21,7 +21,7 @@ from tests import tiny
 pytestmark = pytest.mark.trains
 
 NAMES = ("language_model", "elmo mix", "bert pooled", "bert crf")
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES]  # 40 seconds
+SLOW = [pytest.param(name, marks=pytest.mark.release) for name in NAMES]  # 40 seconds
 
 
 @pytest.fixture(params=["pretrainer", *SLOW])

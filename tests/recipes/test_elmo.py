@@ -280,7 +280,7 @@ def test_the_published_recipe_learns(corpus, tmp_path):
     assert not [weight for weight in saving.load(tmp_path)[0].weights if weight.name == "state"]
 
 
-@pytest.mark.slow  # three processes that import TensorFlow and train
+@pytest.mark.release  # three processes that import TensorFlow and train
 def test_a_killed_run_resumes_to_the_result_of_an_undisturbed_one(corpus, tmp_path):
     """Killed hard, with dropout, sampled words and carried states, and started again by the same command."""
     options = "--unroll 5 --samples 20 --steps 20 --batch-size 8 --learning-rate 0.0003 --checkpoint-minutes 0.001"

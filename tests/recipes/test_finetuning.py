@@ -127,7 +127,7 @@ METRICS = {
 
 
 SLOW = [
-    pytest.param(task, marks=pytest.mark.slow) for task in ("classify", "pair", "multilabel", "regress", "answer")
+    pytest.param(task, marks=pytest.mark.release) for task in ("classify", "pair", "multilabel", "regress", "answer")
 ]  # a minute
 
 
@@ -159,8 +159,8 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
 @pytest.mark.parametrize(
     ("task", "options"),
     [
-        pytest.param("tag", {"stack": "lstm"}, marks=pytest.mark.slow),  # the four together take a minute
-        pytest.param("classify", {"stack": "gru", "output_mix": True}, marks=pytest.mark.slow),
+        pytest.param("tag", {"stack": "lstm"}, marks=pytest.mark.release),  # the four together take a minute
+        pytest.param("classify", {"stack": "gru", "output_mix": True}, marks=pytest.mark.release),
         pytest.param("tag", {"stack": "cnn", "top_only": True, "extra_embeddings": "words"}, marks=pytest.mark.slow),
         ("classify", {}),
         pytest.param("tag", {"stack": "lstm", "crf": True, "extra_embeddings": True}, marks=pytest.mark.slow),

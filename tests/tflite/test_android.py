@@ -97,7 +97,7 @@ def compared_subwords(run, folder):
     return [*map(int, counts)]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_subwords_of_many_texts(run, tmp_path):
     """10,000 texts of many scripts, here and in Node, if it is installed."""
     golden_text.write(tmp_path, golden_text.TEXTS, (*golden_text.TOKENIZERS, "odd_steps"))
@@ -217,7 +217,7 @@ def test_models_of_words(run, tmp_path):
     assert "the task network esim, which reads" in run("compare", tmp_path / "apart", fails=True)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_every_character(run, tmp_path):
     """Each code point behind a letter and before one, and mixtures of those that canonical ordering may move."""
     tables = character_data.tables()

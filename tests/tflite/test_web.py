@@ -38,7 +38,7 @@ SENTENCES = [*(f"the cat {a} rain {b}." for a in "abcd" for b in ("fell", "she",
 CONTEXT = " ".join(["😀 the cat fell. She rain: a b c d."] * 6)
 
 
-@pytest.mark.slow  # asks for each of a million code points
+@pytest.mark.release  # asks for each of a million code points
 def test_unicode_tables_are_those_of_tokenizers(tmp_path):
     """Made in a process of their own: they take half a gigabyte."""
     command = [sys.executable, "-m", unicode_tables.__name__, tmp_path / "unicode.json"]

@@ -88,7 +88,7 @@ def test_the_loss_falls_as_under_tensorflow(name, kind, trained):
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=needs_jax) for kind in SHARED])
 def test_two_devices_train_as_one(kind, trained):
     one, two = trained("jax"), trained("jax", "mirrored")
@@ -191,7 +191,7 @@ for options, message in (({"microbatches": 2}, "microbatches=2"), ({"tensorboard
 """
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", BACKENDS)
 def test_an_interrupted_run_resumes_exactly(name, tmp_path):
     """With dropout, and with evaluations between the steps; and what cannot be is refused by name."""
