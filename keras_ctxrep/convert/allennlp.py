@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from keras_ctxrep.atomic import atomic_folder, reserve
-from keras_ctxrep.checks import most, regular
+from keras_ctxrep.checks import errors_of, most, regular
 from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, single
 from keras_ctxrep.models import elmo
@@ -254,10 +254,8 @@ def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
     vocab = tuple(line.strip() for line in read_vocab(files[0]) if line.strip() != "!!!MAXTERMID")
     if len(vocab) != words:
         raise ValueError(f"{files[0]}: {len(vocab)} words; the tensor embedding has {words} rows, one for each")
-    try:
+    with errors_of(files[0]):
         WordFeatures(vocab)
-    except ValueError as error:
-        raise ValueError(f"{files[0]}: {error}") from None
     return vocab
 
 
@@ -290,10 +288,8 @@ def _config(options: SourceOptions, stored: dict[str, Any]) -> elmo.Config:
         fields["words"] = get("n_tokens_vocab", int, 1, rows)
     else:
         raise ValueError(f"{source}: the option char_cnn is missing, and there is no tensor embedding of words")
-    try:
+    with errors_of(source):
         return elmo.Config(**fields)
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
 
 
 def _options_json(config: elmo.Config) -> dict[str, Any]:

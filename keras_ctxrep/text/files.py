@@ -14,7 +14,7 @@ from operator import ne
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep.checks import JSONDecoder
+from keras_ctxrep.checks import JSONDecoder, errors_of
 from keras_ctxrep.text.corpus import OPENERS, byte_lines, decoded, open_binary, raw_lines
 
 __all__ = [
@@ -271,10 +271,8 @@ def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, 
         yield from ((number, partial(_number, raw, width)) for number, raw in lines if raw)
         return
     for number, raw in lines:
-        try:
+        with errors_of(f"{path}:{number}"):
             header = _cells(raw)
-        except ValueError as error:
-            raise ValueError(f"{path}:{number}: {error}") from None
         number_of_text = next((name for name in names[needed] if name.isdecimal()), None)
         if number_of_text is not None and needed not in columns and key_of(header, names[needed]) is None:
             yield from (
