@@ -149,7 +149,8 @@ class Run:
         options = self.options
         if options.lora is None and options.layer_decay == 1 and options.unfreeze is None:
             return
-        family = FAMILIES[_family(self.encoder)]
+        learned = {WORDS: "static", CHARACTERS: "lm"}.get(str(self.encoder))
+        family = FAMILIES[learned or bundles.load(self.encoder).family]
         if options.lora is None and is_frozen(options, family):
             name = "layer_decay" if options.layer_decay < 1 else "unfreeze"
             raise ValueError(f"{name}={getattr(options, name)}: the encoder is frozen; train it with freeze=False")
@@ -396,11 +397,6 @@ class Run:
         return starts
 
 
-def _family(encoder: str | Path) -> str:
-    """The family of an encoder: of a folder, or of embeddings that are learned."""
-    return {WORDS: "static", CHARACTERS: "lm"}.get(str(encoder)) or bundles.load(encoder).family
-
-
 def _apart(task: Task) -> str:
     """The task network of a task for pairs whose texts are read apart."""
     return "bidaf" if task.reads.windows else "esim"
@@ -450,11 +446,7 @@ def _asking(bundle: Bundle, run: Callable, batch_size: int) -> Callable[[Sequenc
 
 
 def _by_metric(evaluate: Callable, metric: str) -> Callable[[keras.Model], dict[str, float]]:
-    """An evaluation whose first metric is another one than the main one.
-
-    Raises:
-        ValueError: (the function) there is no such figure of these examples.
-    """
+    """An evaluation with another metric than the main one first; a ValueError if there is no such figure."""
 
     def evaluate_by_metric(model: keras.Model) -> dict[str, float]:
         figures = evaluate(model)
