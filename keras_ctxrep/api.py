@@ -103,12 +103,7 @@ def pretrain(
 
 
 def _open(folder: Path, out: str | Path | None, seconds: float | None) -> Model:
-    """The model of a run's folder, which is temporary unless it is `out`.
-
-    Args:
-        folder, out: of the run.
-        seconds: that it took, which are printed with what came of it; None: nothing is printed.
-    """
+    """The model of a run's folder, temporary unless it is `out`; the seconds that it took, if given, are printed."""
     from keras_ctxrep.training import history
     from keras_ctxrep.training.strategy import choose, is_chief
 

@@ -152,11 +152,7 @@ def _identities(config: elmo.Config) -> dict[str, np.ndarray]:
 
 
 def _leave_identities_out(config: elmo.Config, stored: dict[str, Any], path: Path) -> None:
-    """Removes the projections that a file has as identities.
-
-    Raises:
-        ValueError: a projection to the same width that is none.
-    """
+    """Removes the projections that a file has as identities; a ValueError if one to the same width is none."""
     for name, identity in _identities(config).items():
         if name in stored and stored[name].shape == identity.shape:
             if not np.array_equal(stored[name][...], identity):

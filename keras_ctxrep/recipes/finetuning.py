@@ -376,13 +376,7 @@ class Run:
         return (self.options.epochs or FAMILIES[bundle.family].tuning.epochs) * done / steps
 
     def _starts(self, distances: Mapping[str, int], epoch: float, steps: int | None) -> dict[str, int]:
-        """Layer of the encoder -> the step from which on it is trained.
-
-        Args:
-            distances: of the layers from the head.
-            epoch: steps of one.
-            steps: of the run, if they are known.
-        """
+        """Layer -> the step from which on it is trained, by its distance from the head; `steps` are of the run."""
         interval = self.options.unfreeze
         if interval is None:
             return {}

@@ -127,12 +127,7 @@ def _archive(path: Path, part: str) -> Artifact:
 def _bundle_files(path: Path, part: str) -> tuple[dict[str, bytes], int]:
     """The bundle's files in the archive at the end of a .tflite file, and where the archive begins.
 
-    Args:
-        path: the file.
-        part: the name of the model in a file with several, whose vocabulary is that of all where it has none; or "".
-
-    Raises:
-        ValueError: there is no bundle, or it cannot be read.
+    Of several models in a file `part` is the name of one, whose vocabulary is that of all where it has none; else "".
     """
     remedy = "copy the file again if it was cut off, or write it with `ctxrep tflite`"
     entries: dict[str, zipfile.ZipInfo] = {}

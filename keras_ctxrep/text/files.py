@@ -123,11 +123,7 @@ def _array(path: Path, text: str) -> FileRows:
 def _elements(path: Path, text: str, position: int, kind: str) -> Iterator[tuple[int, int, Any]]:
     """(begin, end, value) of each element of a JSON array, parsed one at a time.
 
-    Args:
-        path: for messages.
-        text: with the array.
-        position: of its first element, or of its closing bracket.
-        kind: what an element is, for messages.
+    The first element, or the closing bracket, is at a position of the text; messages name the kind of an element.
     """
     while text[position : position + 1] != "]":
         value, end = _element(path, text, position)
@@ -192,11 +188,7 @@ def is_missing(value: Any) -> bool:
 
 
 def _cells(raw: bytes | list[str] | csv.Error) -> list[str]:
-    """The fields of a row: of a line with tabs, or of the record of a .csv file.
-
-    Raises:
-        ValueError: it is not UTF-8, or no record.
-    """
+    """The fields of a line with tabs, or of the record of a .csv file; a ValueError if it is no UTF-8, or no record."""
     if isinstance(raw, csv.Error):
         remedy = "" if "new-line" in str(raw) else "; a field with quotes in it stands in quotes, and these are doubled"
         raise ValueError(f"not CSV: {raw}{remedy}")
