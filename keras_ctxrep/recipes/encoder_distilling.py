@@ -377,17 +377,11 @@ def _learner(student: keras.Model, bundle: Bundle, learn: Sequence[str]) -> kera
 
 @dataclass(eq=False)
 class Shard:
-    """Consecutive sentences; the teacher's vectors of all of them are one file.
+    """Consecutive sentences; the teacher's vectors of all of them are one file."""
 
-    Attributes:
-        number: of the file; -1: none is kept.
-        sentences: the text; pairs are read as two segments.
-        translations: of some of them, by their numbers.
-    """
-
-    number: int
-    sentences: Sequence[str | tuple[str, str]]
-    translations: Mapping[int, str] = field(default_factory=dict)
+    number: int  #: of the file; -1: none is kept
+    sentences: Sequence[str | tuple[str, str]]  #: the text; pairs are read as two segments
+    translations: Mapping[int, str] = field(default_factory=dict)  #: of some of them, by their numbers
 
 
 class TeacherVectors:

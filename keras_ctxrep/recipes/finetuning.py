@@ -58,16 +58,12 @@ TOO_HIGH = 1000.0  # times the default learning rate, from which on a warning is
 
 @dataclass(frozen=True, kw_only=True)
 class Observers:
-    """What is called while a model is trained.
+    """What is called while a model is trained."""
 
-    Attributes:
-        report: called with each evaluation.
-        announce: called with lines about what will be done, and why, before the training, and before each of several.
-        callbacks: as in `training.fit.fit`; the record of the run does not name them.
-    """
-
-    report: Callable[[dict], None] | None = None
+    report: Callable[[dict], None] | None = None  #: called with each evaluation
+    #: called with lines about what will be done, and why, before the training, and before each of several
     announce: Callable[[str], object] | None = None
+    #: as in `training.fit.fit`; the record of the run does not name them
     callbacks: Sequence[keras.callbacks.Callback] = ()
 
 

@@ -19,17 +19,11 @@ Outputs = Mapping[str, Any]  # a model's outputs for one row, by name
 
 
 class Query(NamedTuple):
-    """What a model is asked about one example.
+    """What a model is asked about one example."""
 
-    Attributes:
-        text: a string, or the words of a sentence that is split already.
-        pair: the second text.
-        marks: spans of the text, in characters, or in words where it is split already.
-    """
-
-    text: str | tuple[str, ...]
-    pair: str | None = None
-    marks: tuple[Span, ...] = ()
+    text: str | tuple[str, ...]  #: a string, or the words of a sentence that is split already
+    pair: str | None = None  #: the second text
+    marks: tuple[Span, ...] = ()  #: spans of the text, in characters, or in words where it is split already
 
 
 class GraphFeatures(Protocol):

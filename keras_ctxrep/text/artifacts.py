@@ -48,16 +48,11 @@ def latest(path: str | Path) -> Path:
 
 
 class Artifact(NamedTuple):
-    """The files of a bundle in an artifact.
+    """The files of a bundle in an artifact."""
 
-    Attributes:
-        source: the folder or file that has them, for messages.
-        read: from the name of a file to its contents.
-        check: raises a ValueError where a file is not that of these hashes, name -> SHA-256.
-    """
-
-    source: Path
-    read: Callable[[str], bytes]
+    source: Path  #: the folder or file that has them, for messages
+    read: Callable[[str], bytes]  #: from the name of a file to its contents
+    #: raises a ValueError where a file is not that of these hashes, name -> SHA-256
     check: Callable[[Mapping[str, str]], None]
 
 
