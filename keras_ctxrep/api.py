@@ -103,7 +103,10 @@ def pretrain(
 
 
 def _open(folder: Path, out: str | Path | None, seconds: float | None) -> Model:
-    """The model of a run's folder, temporary unless it is `out`; the seconds that it took, if given, are printed."""
+    """The model of a run's folder, which is temporary unless it is `out`.
+
+    The seconds that it took are printed with what came of it; of None nothing is.
+    """
     from keras_ctxrep.training import history
     from keras_ctxrep.training.strategy import choose, is_chief
 

@@ -91,7 +91,7 @@ class VocabularySoftmax(Layer):
         kernel = ops.cast(take_rows(self.kernel, rows), x.dtype)
         ids = ops.cast(rows, "float32")
         probability = ops.log1p(1 / (ids + 1)) / float(np.log(self.vocabulary_size + 1))
-        expected = -ops.expm1(draws * ops.log1p(-probability))  # how often each is drawn
+        expected = -ops.expm1(draws * ops.log1p(-probability))  # count of each among the draws
         bias = take_rows(self.bias, rows) - ops.log(expected)
         width = x.shape[-1]
         flat = ops.reshape(x, (-1, width))

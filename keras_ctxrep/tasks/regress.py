@@ -46,6 +46,11 @@ def number_problem(value: Any) -> str | None:
     return None
 
 
+def _without_accents(text: str) -> str:
+    """A text as a model sees it that removes accents, of which alone a text may consist."""
+    return "".join(char for char in unicodedata.normalize("NFD", text) if unicodedata.category(char) != "Mn")
+
+
 class Regress(TextTask):
     """A number."""
 
@@ -64,9 +69,7 @@ class Regress(TextTask):
     def problem(self, example: Any) -> str | None:
         if message := number_problem(example.label):
             return message
-        texts = unicodedata.normalize("NFD", f"{example.text}\n{example.pair or ''}")
-        # as a model sees them that removes accents, of which alone a text may consist
-        if not words("".join(char for char in texts if unicodedata.category(char) != "Mn")):
+        if not any(words(_without_accents(text)) for text in (example.text, example.pair or "")):
             return "no words in this text, of which a number could be computed"
         return None
 

@@ -141,7 +141,8 @@ def fit(
         if isinstance(layer, TransformerBlock):
             layer.recompute = options.recompute
     if isinstance(model, Model):
-        model.microbatches, model.counts_tokens = options.microbatches, "mask" in model.input
+        model.microbatches = options.microbatches
+        model.counts_tokens = "mask" in model.input
     optimizer = optimizer or OptimizerSpec(AdamW)
     peak = options.learning_rate if optimizer.scheduled else None
     with of_model(model).scope():  # an optimizer belongs to the strategy it was made under
