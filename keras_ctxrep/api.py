@@ -105,9 +105,7 @@ def pretrain(
 def _open(folder: Path, out: str | Path | None, seconds: float | None) -> Model:
     """The model of a run's folder, which is temporary unless it is `out`.
 
-    Args:
-        folder, out: of the run.
-        seconds: that it took, which are printed with what came of it; None: nothing is printed.
+    The seconds that it took are printed with what came of it; of None nothing is.
     """
     from keras_ctxrep.training import history
     from keras_ctxrep.training.strategy import choose, is_chief

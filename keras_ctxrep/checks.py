@@ -5,7 +5,8 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from operator import ge, gt, le, lt
@@ -230,6 +231,21 @@ def of_kind(value: object, kind: type[T], error: str | None = None) -> T:
     if not isinstance(value, kind):
         raise ValueError(error or f"{type(value).__name__}: {kind.__name__} is needed")
     return value
+
+
+@contextmanager
+def errors_of(place: object) -> Iterator[None]:
+    """A block whose errors of values are those of a place: its name stands before their messages.
+
+    >>> with errors_of("config.json"):
+    ...     raise ValueError("not JSON")
+    Traceback (most recent call last):
+    ValueError: config.json: not JSON
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
 
 
 @cache

@@ -204,10 +204,8 @@ def _over_base(folder: str | Path, model: keras.Model, bundle: Bundle, merged: b
     base = _base(str(bundle.base.get("name", "")), str(folder))
     if base.bundle.files.get(bundles.WEIGHTS) != bundle.base.get("weights"):
         raise ValueError(f"{folder}: made over another version of {bundle.base['name']} than the one that is here")
-    try:
+    with checks.errors_of(f"{folder}: not the changes of the model in {bundles.NAME}"):
         updates.apply(model, base.model, updates.read(folder), merged)
-    except ValueError as error:
-        raise ValueError(f"{folder}: not the changes of the model in {bundles.NAME}: {error}") from None
 
 
 def _base(name: str, asked: str) -> ModelFolder:

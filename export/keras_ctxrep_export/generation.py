@@ -99,13 +99,7 @@ class _Tokens(text_ops.TokenOps):
         self.begins, self.inside = zip(*map(tokens.forms, range(len(tokens.vocab))), strict=True)
 
     def strings(self, text: tf.Tensor, before: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """What the ids that continue texts, int32 (B, N), -1 after the end, add to them, string (B,).
-
-        Args:
-            text: string (B,).
-            before: the last id of each text, int32 (B,).
-            ids: of the tokens.
-        """
+        """What ids, int32 (B, N), -1 after the end, add to texts whose last id is `before`, int32 (B,); string (B,)."""
         before, drawn = tf.concat([before[:, None], ids[:, :-1]], 1), tf.maximum(ids, 0)
         strings = tf.where(before == self.end, tf.gather(self.begins, drawn), tf.gather(self.inside, drawn))
         continued = tf.strings.reduce_join(tf.where(ids < 0, "", strings), 1)

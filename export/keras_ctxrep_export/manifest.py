@@ -67,8 +67,16 @@ def check(folder: str | Path) -> dict[str, int]:
     Raises:
         ValueError: there is no manifest, or a file, a signature or an output, which is named, is not as it says.
     """
-    with _open(Path(folder)) as content:
-        return _replay(Path(folder), content)
+    folder = Path(folder)
+    with _open(folder) as content:
+        _check_files(folder, content["files"])
+        if described(folder) != content["signatures"]:
+            raise ValueError(f"{folder}: its signatures are not those of {NAME}")
+        samples = {entry["signature"]: entry["inputs"] for entry in content["answers"]}
+        answers = _answers(tf.saved_model.load(str(folder)), content["signatures"], samples)
+        for entry in content["answers"]:
+            _compare(f"{folder}: signature {entry['signature']}", answers[entry["signature"]], entry["outputs"])
+        return {name: len(content[name]) for name in ("files", "signatures", "answers")}
 
 
 def check_loaded(folder: str | Path) -> None:
@@ -115,18 +123,6 @@ def _check_files(folder: Path, files: Mapping[str, str]) -> None:
         if not path.is_file() or sha256(path) != digest:
             state = "is not the file that was exported" if path.is_file() else "is missing"
             raise ValueError(f"{printable(path)}: {state}; copy the whole folder again, or export again")
-
-
-def _replay(folder: Path, content: dict) -> dict[str, int]:
-    """What `check` gives for a manifest."""
-    _check_files(folder, content["files"])
-    if described(folder) != content["signatures"]:
-        raise ValueError(f"{folder}: its signatures are not those of {NAME}")
-    samples = {entry["signature"]: entry["inputs"] for entry in content["answers"]}
-    answers = _answers(tf.saved_model.load(str(folder)), content["signatures"], samples)
-    for entry in content["answers"]:
-        _compare(f"{folder}: signature {entry['signature']}", answers[entry["signature"]], entry["outputs"])
-    return {name: len(content[name]) for name in ("files", "signatures", "answers")}
 
 
 def described(folder: Path) -> dict[str, dict]:

@@ -271,7 +271,7 @@ class WordPieceOps:
 
 
 class PieceOps(tf.Module):
-    """`features` of a model that reads word pieces."""
+    """`features` of a model that reads word pieces; as `WordOps`, and sentences have all of their words."""
 
     last = False  #: whether a word's position is that of its last piece, or of its first one
 
@@ -308,7 +308,6 @@ class PieceOps(tf.Module):
         return inputs if marks is None else self._with_marks(inputs, self._spans(cut, marks, first.row_lengths()))
 
     def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The input of an encoder alone."""
         pieces = self.ids(self.tokenizer.shortened(text, self.max_length), self.max_length)
         return self._rows(pieces[:, : self.max_length - 2])
 
@@ -317,11 +316,10 @@ class PieceOps(tf.Module):
         return self.tokenizer.cut(self.tokenizer.split(text), most)[0].merge_dims(1, 2)
 
     def inner(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """The mask of an input's tokens that are of the text, int32 (B, T): without [CLS] and [SEP]."""
+        """As in `WordOps`: without [CLS] and [SEP]."""
         return tf.pad(inputs["mask"][:, 2:], [[0, 0], [1, 1]])
 
     def tagging(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> Sentences:
-        """Sentences from texts, with all of their words."""
         words = self.tokenizer.split(text)
         cut = self.tokenizer.cut(words)
         ids, *spans = cut  # (B, ragged W, ragged)
@@ -343,7 +341,6 @@ class PieceOps(tf.Module):
         return Sentences(inputs, padded(number, -1), spelled(words.original, *spans))
 
     def given(self, words: tf.Tensor, marks: tf.Tensor | None = None) -> Sentences:
-        """Sentences that are split already, string (B, W), with spans of words as their marks; "" is no word."""
         ids = self.tokenizer.cut(self.tokenizer.split(tf.reshape(words, [-1]), alone=True))[0].merge_dims(1, 2)
         sizes = tf.reshape(tf.cast(ids.row_lengths(), tf.int32), tf.shape(words))
         ends = self.before + tf.cumsum(sizes, 1)
@@ -360,13 +357,11 @@ class PieceOps(tf.Module):
         return Sentences(inputs, number, {})
 
     def text_windows(self, text: tf.Tensor, stride: int) -> TextWindows:
-        """`features.text_windows` for a batch."""
         pieces = self.ids(text)
         inside, *windows = _windows(pieces, self.room, stride)
         return TextWindows(self._rows(tf.gather(pieces.values, inside)), *windows)
 
     def token_spans(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.RaggedTensor]:
-        """Where the word of each token of all texts begins and ends, and the code points of the texts."""
         words = self.tokenizer.split(text)
         return *_spans_of_words(*self.tokenizer.cut(words)), words.original
 
@@ -452,7 +447,6 @@ class SubwordTokenOps(PieceOps):
         return inputs if self.starts else {name: inputs[name] for name in inputs if name != "starts"}
 
     def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The input of an encoder alone."""
         return self._rows(self.ids(text)[:, : self.room])
 
     def ids(self, text: tf.Tensor, most: int | None = None) -> tf.RaggedTensor:
@@ -460,11 +454,9 @@ class SubwordTokenOps(PieceOps):
         return self._filled(super().ids(text, most), self.end)
 
     def inner(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """The mask of an input's tokens that are of the text, int32 (B, T): all of them."""
         return inputs["mask"]
 
     def token_spans(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.RaggedTensor]:
-        """Where the word of each token of all texts begins and ends, and the code points of the texts."""
         words = self.tokenizer.split(text)
         ids, *spans = self.tokenizer.cut(words)
         rows = ids.merge_dims(1, 2)
@@ -482,7 +474,7 @@ class SubwordTokenOps(PieceOps):
 
 
 class TokenOps(tf.Module):
-    """`features` of a language model in one direction, which reads words, word pieces or characters."""
+    """`features` of a language model in one direction, which reads words, word pieces or characters; as `PieceOps`."""
 
     def __init__(self, bundle: Bundle):
         super().__init__()
@@ -511,7 +503,6 @@ class TokenOps(tf.Module):
         return lines.with_values(self._mark(self._split(lines.values)[0])).merge_dims(1, 2)
 
     def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The input of an encoder alone."""
         if self.units == "characters":  # of at most 4 bytes
             text = tf.strings.substr(
                 text, tf.zeros(tf.shape(text), tf.int32), tf.fill(tf.shape(text), 4 * self.max_length)
@@ -521,11 +512,10 @@ class TokenOps(tf.Module):
         return self._inputs(self.ids(text))
 
     def inner(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """The mask of an input's tokens that are of the text, int32 (B, T): without the mark of its beginning."""
+        """As in `WordOps`: without the mark of the text's beginning."""
         return tf.pad(inputs["mask"][:, 1:], [[0, 0], [1, 0]])
 
     def tagging(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> Sentences:
-        """Sentences from texts, with all of their words."""
         lines = _lines(text)
         ids, start, end, last, words = self._split(lines.values)
         position = _last_tokens(lines, ids, last, words)
@@ -546,7 +536,6 @@ class TokenOps(tf.Module):
         return Sentences(inputs, padded(position.with_values(tf.cast(number, tf.int32)), -1), whole.dense())
 
     def given(self, words: tf.Tensor, marks: tf.Tensor | None = None) -> Sentences:
-        """Sentences that are split already, string (B, W), with spans of words as their marks; "" is no word."""
         words = tf.strings.unicode_transcode(words, "UTF-8", "UTF-8", errors="replace")
         shape = tf.shape(words)
         ids = self._split(tf.reshape(words, [-1]))[0]
@@ -576,7 +565,6 @@ class TokenOps(tf.Module):
         return Sentences(inputs, number, {})
 
     def text_windows(self, text: tf.Tensor, stride: int) -> TextWindows:
-        """`features.text_windows` for a batch."""
         ids = self.ids(text)[:, 1:]
         inside, *windows = _windows(ids, self.max_length - 1, stride)
         return TextWindows(self._inputs(self._mark(tf.gather(ids.values, inside))), *windows)
@@ -631,7 +619,7 @@ class TokenOps(tf.Module):
 
 
 class PairOps(tf.Module):
-    """`features` of a model whose encoder reads the texts of a pair apart."""
+    """`features` of a model whose encoder reads the texts of a pair apart, with methods of `PieceOps`."""
 
     def __init__(self, bundle: Bundle):
         super().__init__()
@@ -647,11 +635,9 @@ class PairOps(tf.Module):
         return self._join(self.first.plain(text), self.one.plain(pair))
 
     def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The input of an encoder alone."""
         return self.one.plain(text)
 
     def inner(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """The mask of an input's tokens that are of the text, int32 (B, T)."""
         return self.one.inner(inputs)
 
     def windows(self, questions: tf.Tensor, contexts: tf.Tensor, stride: int) -> Windows:

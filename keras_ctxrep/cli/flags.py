@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any, get_args, get_origin
 
-from keras_ctxrep.checks import check_value, kinds, read_json, read_yaml
+from keras_ctxrep.checks import check_value, errors_of, kinds, read_json, read_yaml
 from keras_ctxrep.options import GROUPS, Options, nearest_option
 
 _METAVARS = {int: "N", float: "X"}
@@ -201,10 +201,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """The options of a configuration file, see `Flags.configure`."""
     path = Path(path) / "run.json" if Path(path).is_dir() else path
     text = Path(path).read_text(encoding="utf-8")
-    try:
+    with errors_of(path):
         values = read_json(text) if Path(path).suffix == ".json" else read_yaml(text)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise ValueError(f"{path}: options and their values are needed, one `name: value` a line")
     if "command" in values and "options" in values:  # a run.json

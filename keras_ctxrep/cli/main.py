@@ -122,14 +122,6 @@ def _foreign(group: Group, own: Flags) -> dict[str, dict[str, Any]]:
     return {name: owners for name, owners in options.items() if name not in own.defaults()}
 
 
-def _make(args: argparse.Namespace) -> Command:
-    """The command of the arguments."""
-    values = given(args)
-    if "family" not in args.declared.__dataclass_fields__:
-        values.pop("family", None)
-    return args.declared.from_flags(values)
-
-
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     name = next((word for word in argv if not word.startswith("-")), None)
     command, family = COMMANDS.get(str(name)), None
@@ -198,7 +190,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.environ["KERAS_BACKEND"] = chosen
         _check_files(args)
         _find_published(args)
-        command = _make(args)
+        values = given(args)
+        if "family" not in args.declared.__dataclass_fields__:
+            values.pop("family", None)
+        command = args.declared.from_flags(values)
         if command.needs_tensorflow():
             start_backend()
         config = getattr(args, "config", None) or ""

@@ -44,8 +44,10 @@ class Answering(Command[Iterator[tuple[str, Any]]]):
                 continue
             if self._text is None and not self._typed:
                 print_line(f"# {text}")
-            for line in lines:
-                print_line(_clip(line))
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+            for line in lines:  # each on one line of the terminal
+                line = printable(line.replace("\t", " ").replace("\n", " "), float("inf"))
+                print_line(line if len(line) <= width else f"{line[: width - 3]}...")
 
     @property
     def _text(self) -> str | None:
@@ -76,10 +78,3 @@ class Answering(Command[Iterator[tuple[str, Any]]]):
                 print_error(f"ctxrep: {error}")
         if not count and not self._typed:
             raise ValueError(f"{self.input or 'standard input'}: no text in it")
-
-
-def _clip(line: str) -> str:
-    """A line on one line of the terminal; elsewhere it is whole."""
-    line = printable(line.replace("\t", " ").replace("\n", " "), float("inf"))
-    width = shutil.get_terminal_size().columns
-    return line if len(line) <= width or not sys.stdout.isatty() else f"{line[: width - 3]}..."

@@ -90,19 +90,14 @@ class Command(Options, Generic[R]):
 
 @dataclass(frozen=True)
 class Group:
-    """A command of several kinds, each of which is a command: `ctxrep NAME KIND`.
-
-    Attributes:
-        help, description: of it.
-        kinds: name -> (command, help, description).
-        choose: function from the names of the options that are given to the kind, which is then not named; or None.
-        reasons: with `choose`: kind -> other kind -> why its options are to be left out.
-    """
+    """A command of several kinds, each of which is a command: `ctxrep NAME KIND`."""
 
     help: str
     description: str
-    kinds: Mapping[str, tuple[type[Command], str, str]]
+    kinds: Mapping[str, tuple[type[Command], str, str]]  #: name -> (command, help, description)
+    #: function from the names of the options that are given to the kind, which is then not named; or None
     choose: Callable[[Collection[str]], str] | None = None
+    #: with `choose`: kind -> other kind -> why its options are to be left out
     reasons: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from keras_ctxrep.atomic import atomic_folder, reserve
-from keras_ctxrep.checks import most, regular
+from keras_ctxrep.checks import errors_of, most, regular
 from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, single
 from keras_ctxrep.models import elmo
@@ -152,11 +152,7 @@ def _identities(config: elmo.Config) -> dict[str, np.ndarray]:
 
 
 def _leave_identities_out(config: elmo.Config, stored: dict[str, Any], path: Path) -> None:
-    """Removes the projections that a file has as identities.
-
-    Raises:
-        ValueError: a projection to the same width that is none.
-    """
+    """Removes the projections that a file has as identities; a ValueError if one to the same width is none."""
     for name, identity in _identities(config).items():
         if name in stored and stored[name].shape == identity.shape:
             if not np.array_equal(stored[name][...], identity):
@@ -254,10 +250,8 @@ def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
     vocab = tuple(line.strip() for line in read_vocab(files[0]) if line.strip() != "!!!MAXTERMID")
     if len(vocab) != words:
         raise ValueError(f"{files[0]}: {len(vocab)} words; the tensor embedding has {words} rows, one for each")
-    try:
+    with errors_of(files[0]):
         WordFeatures(vocab)
-    except ValueError as error:
-        raise ValueError(f"{files[0]}: {error}") from None
     return vocab
 
 
@@ -290,10 +284,8 @@ def _config(options: SourceOptions, stored: dict[str, Any]) -> elmo.Config:
         fields["words"] = get("n_tokens_vocab", int, 1, rows)
     else:
         raise ValueError(f"{source}: the option char_cnn is missing, and there is no tensor embedding of words")
-    try:
+    with errors_of(source):
         return elmo.Config(**fields)
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
 
 
 def _options_json(config: elmo.Config) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_ctxrep import tasks
-from keras_ctxrep.checks import most, of_kind, warn
+from keras_ctxrep.checks import errors_of, most, of_kind, warn
 from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import Tensor, check, fill
 from keras_ctxrep.models import bert
@@ -140,10 +140,8 @@ def config(options: SourceOptions, pooler: bool, family: Family = BERT) -> Any:
     if (unread := layout.unread_positions) >= fields["max_positions"]:
         raise ValueError(f"{options.source}: the option max_position_embeddings is too small: {unread} are of no token")
     fields["max_positions"] -= unread
-    try:
+    with errors_of(options.source):
         return family.config(**fields, pooler=pooler)
-    except ValueError as error:
-        raise ValueError(f"{options.source}: {error}") from None
 
 
 def build(bundle: Bundle) -> keras.Model:
@@ -276,10 +274,8 @@ def vocabulary(
     broken = next((piece for piece in pieces[:rows] if "\n" in piece or piece.endswith("\r")), None)
     if broken is not None:
         raise ValueError(f"{source}: the piece {broken!r} has a line end in it, which no {VOCAB} can hold")
-    try:
+    with errors_of(source):
         WordPiece(pieces[:rows], special_tokens=special_tokens)
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
     return tuple(pieces[:rows])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_ctxrep.checks import errors_of
 from keras_ctxrep.convert.bert import ACTIVATIONS, DTYPES
 from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import StoredTensor, Tensor, check, fill
@@ -55,7 +56,7 @@ def read(
     if rows != len(subwords.pieces):
         raise ValueError(f"{source}: {rows:,} rows of the embedding, and {len(subwords.pieces):,} pieces")
     positions = options.get("n_positions", int, 2, 1024)
-    try:
+    with errors_of(options.source):
         config = lm.Config(
             kind="transformer",
             units="pieces",
@@ -68,8 +69,6 @@ def read(
             positions="learned",
             activation=ACTIVATIONS[activation],
         )
-    except ValueError as error:
-        raise ValueError(f"{options.source}: {error}") from None
     end = SpecialTokens(END, END, END, END, END)
     if END not in subwords.pieces:
         raise ValueError(f"{source.parent}: its tokenizer has no piece {END}")

@@ -144,7 +144,13 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
         raise ValueError("activation='relu': KerasHub's BERT computes gelu")
     if foreign := [file for file in FOREIGN if (Path(folder) / file).exists()]:
         raise ValueError(f"{folder}: it has {', '.join(foreign)} of another model; write to an empty folder")
-    backbone, tokenizer = _empty(hub, config, bundle)
+    backbone = hub.BertBackbone(**{theirs: getattr(config, ours) for theirs, ours in SIZES.items()})
+    tokenizer = hub.BertTokenizer(
+        list(bundle.vocab),
+        lowercase=bundle.lowercase,
+        strip_accents=bundle.lowercase if bundle.strip_accents is None else bundle.strip_accents,
+        split_on_cjk=bundle.split_cjk,
+    )
     theirs = _with_head(hub, name, backbone, tokenizer, bundle)
     weights = {weight.path: weight for part in (backbone, theirs) for weight in part.weights}
     has = {"pooler": pooler, "mlm": name in _MASKED, "classifier": name in _CLASSIFIERS}
@@ -166,18 +172,6 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     if (difference := _difference(model, backbone, config)) > 1e-5:
         why = "tanh form of gelu" if config.activation == "gelu" else "epsilon of layer norms"
         warnings.warn(f"{folder}: KerasHub's top layer differs by up to {difference:.1e}, for its {why}", stacklevel=2)
-
-
-def _empty(hub: Any, config: bert.Config, bundle: Bundle) -> tuple[Any, Any]:
-    """KerasHub's encoder with random weights, and its tokenizer."""
-    backbone = hub.BertBackbone(**{theirs: getattr(config, ours) for theirs, ours in SIZES.items()})
-    tokenizer = hub.BertTokenizer(
-        list(bundle.vocab),
-        lowercase=bundle.lowercase,
-        strip_accents=bundle.lowercase if bundle.strip_accents is None else bundle.strip_accents,
-        split_on_cjk=bundle.split_cjk,
-    )
-    return backbone, tokenizer
 
 
 def _with_head(hub: Any, name: str, backbone: Any, tokenizer: Any, bundle: Bundle) -> Any:

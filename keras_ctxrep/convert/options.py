@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep.checks import Range, check_value, read_json, regular
+from keras_ctxrep.checks import Range, check_value, errors_of, read_json, regular
 
 LARGEST = 64 << 20  # bytes of a file of options or of a tokenizer
 _NEEDED: Any = object()
@@ -26,14 +26,12 @@ class SourceOptions:
     def __init__(self, source: str | Path, values: dict | None = None):
         self.source = source
         if values is None:
-            try:
+            with errors_of(source):
                 if (size := regular(source).stat().st_size) > LARGEST:
                     raise ValueError(f"{size:,} bytes; no more than {LARGEST:,} are read")
                 values = read_json(Path(source).read_bytes())
-            except ValueError as error:
-                raise ValueError(f"{source}: {error}") from None
-            if not isinstance(values, dict):
-                raise ValueError(f"{source}: {type(values).__name__}; an object {{...}} is needed")
+                if not isinstance(values, dict):
+                    raise ValueError(f"{type(values).__name__}; an object {{...}} is needed")
         self.values: dict = values
 
     def get(

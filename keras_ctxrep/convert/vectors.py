@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from keras_ctxrep.atomic import atomic_write
-from keras_ctxrep.checks import of_kind, warn
+from keras_ctxrep.checks import errors_of, of_kind, warn
 from keras_ctxrep.convert.weights import check_finite
 from keras_ctxrep.models import static
 from keras_ctxrep.text.bundle import Bundle
@@ -75,10 +75,8 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
         raise ValueError(f"{path}: no word vectors in it")
     rows, vocab = builder.with_unknown(mean=not ngrams)
     lowercase = all(word == word.lower() for word in vocab[1:])
-    try:
+    with errors_of(path):
         config = static.Config(words=len(vocab), width=rows.shape[1], lowercase=lowercase, **ngrams)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
     # zeros, since random initial values of the whole table would take seconds
     with keras.saving.custom_object_scope({"uniform": keras.initializers.Zeros}):
         model = static.encoder(config)

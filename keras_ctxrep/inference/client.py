@@ -14,7 +14,7 @@ from urllib.request import Request
 
 import numpy as np
 
-from keras_ctxrep.checks import printable, read_json
+from keras_ctxrep.checks import errors_of, printable, read_json
 from keras_ctxrep.inference.predictor import Engine, Predictor, TextRunner
 from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
@@ -209,19 +209,15 @@ def inputs_of_json(lines: Sequence[str]) -> Batch:
     """
     rows = []
     for line in lines:
-        try:
+        with errors_of(f"{line!r:.200}"):
             row = read_json(line)
-        except ValueError as error:
-            raise ValueError(f"{line!r:.200}: {error}") from None
-        if not isinstance(row, dict) or row.keys() != (rows[0] if rows else row).keys():
-            raise ValueError(f"{line!r:.200}: a JSON object is needed, with the same keys in each line")
+            if not isinstance(row, dict) or row.keys() != (rows[0] if rows else row).keys():
+                raise ValueError("a JSON object is needed, with the same keys in each line")
         rows.append(row)
     batch = {}
     for name in rows[0]:
-        try:
+        with errors_of(name):
             batch[name] = _array([row[name] for row in rows])
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
     return batch
 
 

@@ -89,7 +89,10 @@ class VocabularySoftmax(Layer):
         sampled, draws = self.sample()
         rows = ops.concatenate([ops.reshape(targets, (-1,)), sampled])  # (B*T + S,), one read for both
         kernel = ops.cast(take_rows(self.kernel, rows), x.dtype)
-        bias = take_rows(self.bias, rows) - ops.log(self._expected_count(rows, draws))
+        ids = ops.cast(rows, "float32")
+        probability = ops.log1p(1 / (ids + 1)) / float(np.log(self.vocabulary_size + 1))
+        expected = -ops.expm1(draws * ops.log1p(-probability))  # count of each among the draws
+        bias = take_rows(self.bias, rows) - ops.log(expected)
         width = x.shape[-1]
         flat = ops.reshape(x, (-1, width))
         split = ops.shape(flat)[0]
@@ -115,11 +118,6 @@ class VocabularySoftmax(Layer):
         first = ops.concatenate([ops.ones((1,), "bool"), ops.not_equal(by_word[1:], by_word[:-1])])
         positions = ops.sort(ops.where(first, ops.cast(order, "int32"), count - 1))[: self.samples]
         return ops.take(drawn, positions), ops.cast(positions[-1] + 1, "float32")
-
-    def _expected_count(self, ids, draws):
-        ids = ops.cast(ids, "float32")
-        probability = ops.log1p(1 / (ids + 1)) / float(np.log(self.vocabulary_size + 1))
-        return -ops.expm1(draws * ops.log1p(-probability))
 
     def compute_output_spec(self, x, targets=None) -> Any:
         wide = self.vocabulary_size if targets is None or not self.samples else 1 + self.samples

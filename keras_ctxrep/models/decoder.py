@@ -75,7 +75,7 @@ def recurrent(
     The models share the encoder's layers: training trains `encoder` unless `encoder.trainable = False`.
 
     Args:
-        encoder: a model with the encoders' outputs.
+        encoder: a model with the encoders' outputs, of any width.
         vocabulary_size: number of target tokens, V.
         units: width of the tokens' vectors, the cells and the attentional vectors.
         layers: number of cells.
@@ -132,11 +132,8 @@ def transformer(
     https://arxiv.org/abs/1907.12461, with a fresh decoder. The table of the tokens' vectors is the kernel of the
     softmax too. Its state is the cache, of fixed size: a token attends to `context` tokens before it.
 
-    The models share the encoder's layers: training trains `encoder` unless `encoder.trainable = False`.
-
     Args:
-        encoder: a model with the encoders' outputs, of any width.
-        vocabulary_size: number of target tokens, V.
+        encoder, vocabulary_size: as in `recurrent`; the models share the encoder's layers.
         width: of the tokens' vectors and of each layer.
         layers: number of blocks.
         heads: of self-attention and of the attention to the encoder.
@@ -201,11 +198,8 @@ def convolutional(
     smaller vectors of the paper. The gradients of the encoder are not divided by the number of blocks (section 3.4),
     which optimizers such as Adam would undo.
 
-    The models share the encoder's layers: training trains `encoder` unless `encoder.trainable = False`.
-
     Args:
-        encoder: a model with the encoders' outputs, of any width.
-        vocabulary_size: number of target tokens, V.
+        encoder, vocabulary_size: as in `recurrent`; the models share the encoder's layers.
         width: of the tokens' vectors and of each block.
         layers: number of blocks.
         kernel_size: tokens that a convolution reads; 3 or 5 in the paper, where 3 with more blocks was better.
@@ -259,8 +253,7 @@ def by_name(
     """The training model of the decoder with a given name.
 
     Args:
-        encoder: a model with the encoders' outputs.
-        vocabulary_size: number of target tokens.
+        encoder, vocabulary_size: as in `recurrent`.
         kind: "recurrent", "transformer" or "convolutional".
         mix: it reads a trained scalar mix of all layers instead of the top one.
         l2: on the weights of the mix.

@@ -11,7 +11,7 @@ import keras
 from keras_ctxrep.checks import Depth, check_config
 from keras_ctxrep.layers import PositionEmbedding
 from keras_ctxrep.models import transformer
-from keras_ctxrep.models.transformer import Layout, Stacked
+from keras_ctxrep.models.transformer import OPTIONS, Layout, Stacked
 
 __all__ = ["LAYOUT", "SIZES", "Config", "encoder", "pretrainer"]
 
@@ -41,8 +41,7 @@ def encoder(config: Config, attention: bool = False) -> keras.Model:
     Sanh et al. 2019, section 3: BERT without segments and pooler.
 
     Args:
-        config: sizes.
-        attention: return the attention weights too.
+        config, attention: as in `models.bert.encoder`.
 
     Call: {"token_ids", "segment_ids", "mask"}, each int32 (B, T); segment ids change nothing.
 
@@ -59,10 +58,7 @@ def encoder(config: Config, attention: bool = False) -> keras.Model:
 def pretrainer(config: Config) -> keras.Model:
     """The encoder with its masked language model.
 
-    Args:
-        config: sizes.
-
-    Call, Returns: as `models.bert.pretrainer`, without next sentences.
+    Args, Call, Returns: as `models.bert.pretrainer`, without next sentences.
 
     >>> [*pretrainer(SIZES["distilbert_2_64_2"]).output]
     ['mlm_logits']
@@ -80,6 +76,15 @@ def _stacked(config: Config, attention: bool = False) -> Stacked:
 
 
 # https://github.com/huggingface/transformers, models/distilbert; the epsilon of its layer norms is fixed
+RENAMED = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "hidden_act": "activation",
+}
 LAYOUT = Layout(
     classes="DistilBert",
     names={
@@ -102,17 +107,6 @@ LAYOUT = Layout(
     },
     decoder="vocab_projector",
     classifier={"pooler": "pre_classifier"},
-    options={
-        "vocab_size": ("vocabulary_size", int, 1),
-        "dim": ("width", int, 1),
-        "n_layers": ("layers", int, 1),
-        "n_heads": ("heads", int, 1),
-        "hidden_dim": ("intermediate", int, 1),
-        "dropout": ("dropout", float, 0, 0.1),
-        "attention_dropout": ("attention_dropout", float, 0, 0.1),
-        "max_position_embeddings": ("max_positions", int, 1),
-        "initializer_range": ("initializer_range", float, 0, 0.02),
-        "activation": ("activation", str, None, "gelu"),
-    },
+    options={RENAMED.get(name, name): option for name, option in OPTIONS.items() if name != "layer_norm_eps"},
     classifier_dropout="seq_classif_dropout",
 )

@@ -49,8 +49,7 @@ def encoder(config: Config, attention: bool = False) -> keras.Model:
     width of the layers.
 
     Args:
-        config: sizes.
-        attention: return the attention weights too.
+        config, attention: as in `models.bert.encoder`.
 
     Call: {"token_ids", "segment_ids", "mask"}, each int32 (B, T).
 
@@ -67,10 +66,7 @@ def encoder(config: Config, attention: bool = False) -> keras.Model:
 def pretrainer(config: Config) -> keras.Model:
     """The generator: the encoder with its masked language model, over the narrower token embedding.
 
-    Args:
-        config: sizes.
-
-    Call, Returns: as `models.bert.pretrainer`, without next sentences.
+    Args, Call, Returns: as `models.bert.pretrainer`, without next sentences.
 
     >>> [*pretrainer(SIZES["electra_2_64_2"]).output]
     ['mlm_logits']

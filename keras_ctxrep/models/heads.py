@@ -91,7 +91,7 @@ def tag(
     https://arxiv.org/abs/1603.01360): train with `model.get_layer("crf").loss` on "logits".
 
     Args:
-        encoder: a model with the encoders' outputs; its pooler, if any, is not part of the tagger.
+        encoder: a model with the encoders' outputs; its pooler, if any, is not part of the result.
         classes: number of labels, at least 2.
         mix: read a scalar mix of all layers instead of the top one.
         crf: a linear-chain CRF over the logits.
@@ -133,10 +133,8 @@ def answer(encoder: keras.Model, mix: bool = False, dropout: float = 0.0, l2: fl
     bias, as in https://github.com/google-research/bert, run_squad.py.
 
     Args:
-        encoder: a model with the encoders' outputs; its pooler, if any, is not part of the result.
-        mix: read a scalar mix of all layers instead of the top one.
+        encoder, mix, l2: as in `tag`.
         dropout: before the dense layer (none in the source).
-        l2: on the weights of the mix.
 
     Call: as `encoder`.
 
@@ -169,11 +167,9 @@ def coreference(
     mention scores and the distance and speaker features are left out.
 
     Args:
-        encoder: a model with the encoders' outputs; its pooler, if any, is not part of the result.
+        encoder, mix, l2: as in `tag`.
         units: width of the feed-forward network's layers (150 in the source).
-        mix: read a scalar mix of all layers instead of the top one.
         dropout: on the tokens' vectors and in the feed-forward network.
-        l2: on the weights of the mix.
 
     Call: as `encoder`, and {"marks": int32 (B, 3, 2)}: pronoun, A and B, as in `layers.MarkIndicator`.
 

@@ -45,8 +45,7 @@ def encoder(config: Config, attention: bool = False) -> keras.Model:
     https://arxiv.org/abs/1910.10683, one table for all layers. There is no embedding of segments.
 
     Args:
-        config: sizes.
-        attention: return the attention weights too.
+        config, attention: as in `models.bert.encoder`.
 
     Call: {"token_ids", "segment_ids", "mask"}, each int32 (B, T); segment ids change nothing.
 
@@ -63,10 +62,7 @@ def encoder(config: Config, attention: bool = False) -> keras.Model:
 def pretrainer(config: Config) -> keras.Model:
     """The encoder with its masked language model; the permuted language model of the paper is not part of it.
 
-    Args:
-        config: sizes.
-
-    Call, Returns: as `models.bert.pretrainer`, without next sentences.
+    Args, Call, Returns: as `models.bert.pretrainer`, without next sentences.
 
     >>> [*pretrainer(SIZES["mpnet_2_64_2"]).output]
     ['mlm_logits']

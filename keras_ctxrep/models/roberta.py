@@ -55,8 +55,7 @@ def encoder(config: Config, attention: bool = False) -> keras.Model:
     Liu et al. 2019, section 2: BERT, of which every piece is of the first segment.
 
     Args:
-        config: sizes.
-        attention: return the attention weights too.
+        config, attention: as in `models.bert.encoder`.
 
     Call: {"token_ids", "segment_ids", "mask"}, each int32 (B, T); segment ids change nothing.
 
@@ -73,10 +72,7 @@ def encoder(config: Config, attention: bool = False) -> keras.Model:
 def pretrainer(config: Config) -> keras.Model:
     """The encoder with its masked language model.
 
-    Args:
-        config: sizes.
-
-    Call, Returns: as `models.bert.pretrainer`, without next sentences.
+    Args, Call, Returns: as `models.bert.pretrainer`, without next sentences.
 
     >>> [*pretrainer(SIZES["roberta_2_64_2"]).output]
     ['mlm_logits']

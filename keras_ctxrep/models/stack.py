@@ -126,15 +126,12 @@ def convolutional(
     Transformer layers (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762) so that several can be stacked. Masked
     positions are zero before every convolution, as the zero padding beyond the ends of the batch is.
 
-    The model shares the encoder's layers: training it trains `encoder` unless `encoder.trainable = False`.
-
     Args:
-        encoder: a model with the encoders' outputs.
+        encoder, options: as in `recurrent`; the model shares the encoder's layers.
         units: width of all layers.
         layers: number of stacked convolutions.
         window: width of the convolutions in tokens; odd, so that it is centred.
         dropout: on the mix, and on the output of each convolution.
-        options: or its fields as keywords.
 
     Call: as `encoder`, the ids of `extra_embeddings`, and with `marks` {"marks": int32 (B, M, 2)}.
 
@@ -176,10 +173,8 @@ def esim(encoder: keras.Model, units: int = 300, layers: int = 1, dropout: float
     (eq. 18 to 20), and a dense layer with tanh. Dropout is on the vectors of the encoder, as in `recurrent`, and before
     both dense layers.
 
-    The model shares the encoder's layers: training it trains `encoder` unless `encoder.trainable = False`.
-
     Args:
-        encoder: a model with the encoders' outputs, of any family.
+        encoder: of any family, as in `recurrent`; the model shares its layers.
         units: width of each direction, and of the dense layers (300 in the source).
         layers: number of stacked biLSTMs over each text.
         dropout: see above (0.5 in the source).
@@ -227,14 +222,11 @@ def bidaf(encoder: keras.Model, units: int = 100, layers: int = 2, dropout: floa
     M'], where in the source the first reads [G; M] and the second [G; M']. A trained vector before the tokens of the
     context is that of no answer (Levy et al. 2017, https://arxiv.org/abs/1706.04115, section 4).
 
-    The model shares the encoder's layers: training it trains `encoder` unless `encoder.trainable = False`.
-
     Args:
-        encoder: a model with the encoders' outputs, of any family.
+        encoder, kwargs: as in `esim`.
         units: width of each direction (100 in the source).
         layers: number of biLSTMs from G to M (2 in the source).
         dropout: on the vectors of the encoder, and on what each layer above reads (0.2 in the source).
-        kwargs: `output_mix`, see `recurrent`, and `extra_embeddings`, `mix` and `l2`, see `Vectors`.
 
     Call: as `encoder`, the question, and with "pair_" before the names the inputs of the context, as of
         `text.pairs.PairFeatures`.

@@ -218,7 +218,9 @@ def _student(
         raise ValueError(f"learn: next_sentence is of a BERT, not of the family {bundle.family!r}")
     if heads:
         config |= {"pooler": "next_sentence" in heads}
-    small = replace(with_pieces(bundle, pieces), config=config, task=PRETRAINER if heads else "embed")
+    tokenizer = bundle.subwords.restricted(pieces).to_json() if bundle.tokenizer else ""
+    task = PRETRAINER if heads else "embed"
+    small = replace(bundle, vocab=tuple(pieces), tokenizer=tokenizer, config=config, task=task)
     own = saving.build(small)
     known = {layer.name for layer in model.layers}
     for layer in own.layers:
@@ -264,12 +266,6 @@ def frequent_pieces(tokenizer: Pieces, counts: Mapping[int, int], size: int) -> 
     if size < least:
         raise ValueError(f"vocab_size={size}: special pieces and letters are {least}; choose at least as many")
     return [vocab[number] for number in sorted(ranked[:size])]
-
-
-def with_pieces(bundle: Bundle, pieces: Sequence[str]) -> Bundle:
-    """A bundle over some of the pieces of its vocabulary."""
-    tokenizer = bundle.subwords.restricted(pieces).to_json() if bundle.tokenizer else ""
-    return replace(bundle, vocab=tuple(pieces), tokenizer=tokenizer)
 
 
 def merged_vectors(table: np.ndarray, vocab: Sequence[str], kept: Pieces, counts: Mapping[int, int]) -> np.ndarray:
@@ -381,17 +377,11 @@ def _learner(student: keras.Model, bundle: Bundle, learn: Sequence[str]) -> kera
 
 @dataclass(eq=False)
 class Shard:
-    """Consecutive sentences; the teacher's vectors of all of them are one file.
+    """Consecutive sentences; the teacher's vectors of all of them are one file."""
 
-    Attributes:
-        number: of the file; -1: none is kept.
-        sentences: the text; pairs are read as two segments.
-        translations: of some of them, by their numbers.
-    """
-
-    number: int
-    sentences: Sequence[str | tuple[str, str]]
-    translations: Mapping[int, str] = field(default_factory=dict)
+    number: int  #: of the file; -1: none is kept
+    sentences: Sequence[str | tuple[str, str]]  #: the text; pairs are read as two segments
+    translations: Mapping[int, str] = field(default_factory=dict)  #: of some of them, by their numbers
 
 
 class TeacherVectors:
@@ -480,13 +470,6 @@ class TeacherVectors:
         return np.concatenate(words), begins, np.stack(texts)
 
 
-def word_spans(row: Row) -> list[Span]:
-    """The first token of each word of a row and the one after its last; without a word that may be cut off."""
-    starts = [start for start in row.starts or () if start is not None]
-    spans = [*itertools.pairwise([*starts, len(row) - 1])]
-    return spans[:-1] if row.truncated else spans
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Sentence:
     """The pieces of a sentence or a pair, int32 (T,), and the spans of its whole words, int32 (W, 2)."""
@@ -521,7 +504,10 @@ class WordPieceReader:
         ]
 
     def _sentence(self, row: Row) -> Sentence:
-        return Sentence(np.array(row.tokens, np.int32), np.array(word_spans(row), np.int32).reshape(-1, 2))
+        starts = [start for start in row.starts or () if start is not None]
+        spans = [*itertools.pairwise([*starts, len(row) - 1])]
+        spans = spans[:-1] if row.truncated else spans  # without a word that may be cut off
+        return Sentence(np.array(row.tokens, np.int32), np.array(spans, np.int32).reshape(-1, 2))
 
     def _pair(self, *rows: Row) -> Sentence:
         (first, second), wordpiece = map(self._sentence, rows), self.features.wordpiece

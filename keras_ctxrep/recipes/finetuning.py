@@ -58,16 +58,12 @@ TOO_HIGH = 1000.0  # times the default learning rate, from which on a warning is
 
 @dataclass(frozen=True, kw_only=True)
 class Observers:
-    """What is called while a model is trained.
+    """What is called while a model is trained."""
 
-    Attributes:
-        report: called with each evaluation.
-        announce: called with lines about what will be done, and why, before the training, and before each of several.
-        callbacks: as in `training.fit.fit`; the record of the run does not name them.
-    """
-
-    report: Callable[[dict], None] | None = None
+    report: Callable[[dict], None] | None = None  #: called with each evaluation
+    #: called with lines about what will be done, and why, before the training, and before each of several
     announce: Callable[[str], object] | None = None
+    #: as in `training.fit.fit`; the record of the run does not name them
     callbacks: Sequence[keras.callbacks.Callback] = ()
 
 
@@ -149,7 +145,8 @@ class Run:
         options = self.options
         if options.lora is None and options.layer_decay == 1 and options.unfreeze is None:
             return
-        family = FAMILIES[_family(self.encoder)]
+        learned = {WORDS: "static", CHARACTERS: "lm"}.get(str(self.encoder))
+        family = FAMILIES[learned or bundles.load(self.encoder).family]
         if options.lora is None and is_frozen(options, family):
             name = "layer_decay" if options.layer_decay < 1 else "unfreeze"
             raise ValueError(f"{name}={getattr(options, name)}: the encoder is frozen; train it with freeze=False")
@@ -375,13 +372,7 @@ class Run:
         return (self.options.epochs or FAMILIES[bundle.family].tuning.epochs) * done / steps
 
     def _starts(self, distances: Mapping[str, int], epoch: float, steps: int | None) -> dict[str, int]:
-        """Layer of the encoder -> the step from which on it is trained.
-
-        Args:
-            distances: of the layers from the head.
-            epoch: steps of one.
-            steps: of the run, if they are known.
-        """
+        """Layer -> the step from which on it is trained, by its distance from the head; `steps` are of the run."""
         interval = self.options.unfreeze
         if interval is None:
             return {}
@@ -394,11 +385,6 @@ class Run:
                 f"unfreeze={steps / epoch / (layers + 1):.2g} would train all of them"
             )
         return starts
-
-
-def _family(encoder: str | Path) -> str:
-    """The family of an encoder: of a folder, or of embeddings that are learned."""
-    return {WORDS: "static", CHARACTERS: "lm"}.get(str(encoder)) or bundles.load(encoder).family
 
 
 def _apart(task: Task) -> str:
@@ -450,11 +436,7 @@ def _asking(bundle: Bundle, run: Callable, batch_size: int) -> Callable[[Sequenc
 
 
 def _by_metric(evaluate: Callable, metric: str) -> Callable[[keras.Model], dict[str, float]]:
-    """An evaluation whose first metric is another one than the main one.
-
-    Raises:
-        ValueError: (the function) there is no such figure of these examples.
-    """
+    """An evaluation with another metric than the main one first; a ValueError if there is no such figure."""
 
     def evaluate_by_metric(model: keras.Model) -> dict[str, float]:
         figures = evaluate(model)

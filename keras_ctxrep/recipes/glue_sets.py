@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_ctxrep import tasks
-from keras_ctxrep.checks import read_yaml
+from keras_ctxrep.checks import errors_of, read_yaml
 from keras_ctxrep.recipes.reading import read
 
 __all__ = ["GLUE", "SETS", "TFDS", "Set"]
@@ -116,7 +116,7 @@ def of_yaml(path: str | Path) -> dict[str, list[Set]]:
     Raises:
         ValueError: it is malformed.
     """
-    try:
+    with errors_of(path):
         entries = read_yaml(Path(path).read_text(encoding="utf-8"))
         if not isinstance(entries, dict) or not all(isinstance(values, dict) for values in entries.values()):
             raise ValueError("a name for each set is needed, and under it train and dev")
@@ -124,8 +124,6 @@ def of_yaml(path: str | Path) -> dict[str, list[Set]]:
             str(name): [_of_entry(str(name), **{str(key): value for key, value in values.items()})]
             for name, values in entries.items()
         }
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def _of_entry(name: str, /, task: str = "classify", figures=(), columns=None, positive=None, **files: str) -> Set:

@@ -318,17 +318,11 @@ def _raw_text(corpus: Sequence[str | Path], options: Pretraining, initial: Any, 
 
 
 class _Recipe(NamedTuple):
-    """How models of a family are pretrained.
+    """How models of a family are pretrained."""
 
-    Attributes:
-        plan: function to the parts of a run.
-        foreign: options of other families.
-        message: the error where one of them is given.
-    """
-
-    plan: Callable[[Sequence[str | Path], Pretraining, Any, Any], _Plan]
-    foreign: tuple[str, ...]
-    message: str
+    plan: Callable[[Sequence[str | Path], Pretraining, Any, Any], _Plan]  #: function to the parts of a run
+    foreign: tuple[str, ...]  #: options of other families
+    message: str  #: the error where one of them is given
 
 
 _RECIPES = {

@@ -201,9 +201,7 @@ def _read_prepared(data: str) -> FileRows:
 def _plain(value: Any, feature: Any) -> Any:
     """A value as strings, numbers, lists and dicts; a missing one, and the unknown class -1, as None.
 
-    Args:
-        value: of NumPy, or an object.
-        feature: that of TensorFlow Datasets, which has the names of classes, or None.
+    The feature, if there is one, is that of TensorFlow Datasets, which has the names of classes.
     """
     feature = getattr(feature, "feature", feature)  # of a sequence
     if isinstance(value, dict):

@@ -197,12 +197,7 @@ def _of_model_folder(path: Path, name: str, version: int) -> Served:
 
 
 class _Signatures(Mapping[str, Mapping[str, Mapping[str, dict]]]):
-    """The signatures of a model, as `Served` has them; each is traced, which takes a second, when it is asked for.
-
-    Args:
-        names: of the signatures.
-        traced: function from a name to the function that the signature is.
-    """
+    """The signatures of a model, as `Served` has them; each is traced, which takes a second, when it is asked for."""
 
     def __init__(self, names: Collection[str], traced: Callable[[str], Any]):
         self._names, self._traced = names, traced

@@ -98,7 +98,7 @@ def with_search(bundle: Bundle, **options: Any) -> Bundle:
 
     Args:
         bundle: of a task model.
-        options: of the search, as in `Searches.with_search`.
+        options: of the search, `beams` and `alpha`.
 
     Raises:
         ValueError: the task has no such answers, or an option is out of range.

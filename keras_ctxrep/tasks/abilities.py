@@ -19,17 +19,11 @@ Outputs = Mapping[str, Any]  # a model's outputs for one row, by name
 
 
 class Query(NamedTuple):
-    """What a model is asked about one example.
+    """What a model is asked about one example."""
 
-    Attributes:
-        text: a string, or the words of a sentence that is split already.
-        pair: the second text.
-        marks: spans of the text, in characters, or in words where it is split already.
-    """
-
-    text: str | tuple[str, ...]
-    pair: str | None = None
-    marks: tuple[Span, ...] = ()
+    text: str | tuple[str, ...]  #: a string, or the words of a sentence that is split already
+    pair: str | None = None  #: the second text
+    marks: tuple[Span, ...] = ()  #: spans of the text, in characters, or in words where it is split already
 
 
 class GraphFeatures(Protocol):
@@ -133,11 +127,7 @@ class Searches(ABC):
 
     @abstractmethod
     def with_search(self, bundle: Bundle, **options: Any) -> Bundle:
-        """The bundle of the same model whose answers are searched for with other options.
-
-        Raises:
-            ValueError: an option is out of range.
-        """
+        """As `tasks.with_search`; a ValueError if an option is out of range."""
 
     @abstractmethod
     def search_options(self, bundle: Bundle) -> dict[str, int]:
@@ -153,15 +143,7 @@ class ReadsWindows(ABC):
 
     @abstractmethod
     def windowed(self, bundle: Bundle, how: str) -> Bundle:
-        """The bundle of the same model that reads a long text in overlapping windows instead of cutting it.
-
-        Args:
-            bundle: of a model.
-            how: its answer comes from the "mean" or the "max" over the windows.
-
-        Raises:
-            ValueError: the model reads more than one text.
-        """
+        """As `tasks.windowed`; a ValueError if the model reads more than one text."""
 
 
 class ChoosesPositive(ABC):
@@ -169,11 +151,7 @@ class ChoosesPositive(ABC):
 
     @abstractmethod
     def with_positive(self, bundle: Bundle, label: str) -> Bundle:
-        """The bundle of a model whose `f1` is that of a label.
-
-        Raises:
-            ValueError: the model has no such label.
-        """
+        """As `tasks.with_positive`; a ValueError if the model has no such label."""
 
 
 class Distillable(ABC):

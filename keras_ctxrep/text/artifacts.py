@@ -48,16 +48,11 @@ def latest(path: str | Path) -> Path:
 
 
 class Artifact(NamedTuple):
-    """The files of a bundle in an artifact.
+    """The files of a bundle in an artifact."""
 
-    Attributes:
-        source: the folder or file that has them, for messages.
-        read: from the name of a file to its contents.
-        check: raises a ValueError where a file is not that of these hashes, name -> SHA-256.
-    """
-
-    source: Path
-    read: Callable[[str], bytes]
+    source: Path  #: the folder or file that has them, for messages
+    read: Callable[[str], bytes]  #: from the name of a file to its contents
+    #: raises a ValueError where a file is not that of these hashes, name -> SHA-256
     check: Callable[[Mapping[str, str]], None]
 
 
@@ -127,12 +122,7 @@ def _archive(path: Path, part: str) -> Artifact:
 def _bundle_files(path: Path, part: str) -> tuple[dict[str, bytes], int]:
     """The bundle's files in the archive at the end of a .tflite file, and where the archive begins.
 
-    Args:
-        path: the file.
-        part: the name of the model in a file with several, whose vocabulary is that of all where it has none; or "".
-
-    Raises:
-        ValueError: there is no bundle, or it cannot be read.
+    Of several models in a file `part` is the name of one, whose vocabulary is that of all where it has none; else "".
     """
     remedy = "copy the file again if it was cut off, or write it with `ctxrep tflite`"
     entries: dict[str, zipfile.ZipInfo] = {}

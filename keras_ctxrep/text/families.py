@@ -29,23 +29,14 @@ def _no_tokens(bundle: "Bundle") -> Any:
 
 @dataclass(frozen=True)
 class TextSide:
-    """The text side of a family.
-
-    Attributes:
-        features: function from a bundle to its features.
-        vocabulary: whether a bundle needs a vocabulary.
-        generates: the task of its models of which text is sampled, token by token, if any.
-        fills: the task of its models that name words for [MASK], if any.
-        tokens: function from a bundle to the tokens of text that is generated; a ValueError where none is.
-        transformers: whether `convert.huggingface` writes its models.
-    """
+    """The text side of a family."""
 
     features: Callable[["Bundle"], Features]
-    vocabulary: bool = True
-    generates: str | None = None
-    fills: str | None = None
-    tokens: Callable[["Bundle"], Any] = _no_tokens
-    transformers: bool = False
+    vocabulary: bool = True  #: whether a bundle needs a vocabulary
+    generates: str | None = None  #: the task of its models of which text is sampled, token by token, if any
+    fills: str | None = None  #: the task of its models that name words for [MASK], if any
+    tokens: Callable[["Bundle"], Any] = _no_tokens  #: to the tokens of text that is generated; a ValueError if none is
+    transformers: bool = False  #: whether `convert.huggingface` writes its models
 
 
 def _elmo(bundle: "Bundle") -> Features:

@@ -441,10 +441,7 @@ class StaticFeatures(WordRows):
             if (row := self._rows.get(word)) is None:  # read once: another thread may empty the cache
                 row = self._rows[word] = self.rows(word)
             rows.append(row)
-        ids = np.zeros((len(rows), max(map(len, rows), default=1)), np.int32)
-        for index, row in enumerate(rows):
-            ids[index, : len(row)] = row
-        return ids
+        return padded(rows, max(map(len, rows), default=1))["token_ids"]
 
     def rows(self, word: str) -> list[int]:
         """The rows of a word as it is looked up: with n-grams its own, if it is in the vocabulary, and theirs."""
@@ -831,10 +828,7 @@ def starts_of(rows: Sequence[Row]) -> np.ndarray:
     [[1, 2], [0, 0]]
     """
     words = [[start for start in row.starts or [] if start is not None] for row in rows]
-    array = np.zeros((len(rows), longest(map(len, words))), np.int32)
-    for index, starts in enumerate(words):
-        array[index, : len(starts)] = starts
-    return array
+    return padded(words)["token_ids"]
 
 
 def marks_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ from operator import ne
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep.checks import JSONDecoder
+from keras_ctxrep.checks import JSONDecoder, errors_of
 from keras_ctxrep.text.corpus import OPENERS, byte_lines, decoded, open_binary, raw_lines
 
 __all__ = [
@@ -123,11 +123,7 @@ def _array(path: Path, text: str) -> FileRows:
 def _elements(path: Path, text: str, position: int, kind: str) -> Iterator[tuple[int, int, Any]]:
     """(begin, end, value) of each element of a JSON array, parsed one at a time.
 
-    Args:
-        path: for messages.
-        text: with the array.
-        position: of its first element, or of its closing bracket.
-        kind: what an element is, for messages.
+    The first element, or the closing bracket, is at a position of the text; messages name the kind of an element.
     """
     while text[position : position + 1] != "]":
         value, end = _element(path, text, position)
@@ -192,11 +188,7 @@ def is_missing(value: Any) -> bool:
 
 
 def _cells(raw: bytes | list[str] | csv.Error) -> list[str]:
-    """The fields of a row: of a line with tabs, or of the record of a .csv file.
-
-    Raises:
-        ValueError: it is not UTF-8, or no record.
-    """
+    """The fields of a line with tabs, or of the record of a .csv file; a ValueError if it is no UTF-8, or no record."""
     if isinstance(raw, csv.Error):
         remedy = "" if "new-line" in str(raw) else "; a field with quotes in it stands in quotes, and these are doubled"
         raise ValueError(f"not CSV: {raw}{remedy}")
@@ -271,10 +263,8 @@ def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, 
         yield from ((number, partial(_number, raw, width)) for number, raw in lines if raw)
         return
     for number, raw in lines:
-        try:
+        with errors_of(f"{path}:{number}"):
             header = _cells(raw)
-        except ValueError as error:
-            raise ValueError(f"{path}:{number}: {error}") from None
         number_of_text = next((name for name in names[needed] if name.isdecimal()), None)
         if number_of_text is not None and needed not in columns and key_of(header, names[needed]) is None:
             yield from (

@@ -341,12 +341,7 @@ def id_of(row: IndexRow, next_id: int, numbers: Mapping[str, int]) -> tuple[int,
 
 
 class _ArrayFile:
-    """A .npy file that grows by rows.
-
-    Args:
-        path: the file.
-        part: an array with its type and the shape of its rows.
-    """
+    """A .npy file that grows by rows, which have the type and the shape of those of a first part."""
 
     def __init__(self, path: Path, part: np.ndarray):
         self.file = open(path, "wb")  # noqa: SIM115

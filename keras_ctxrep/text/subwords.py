@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from tokenizers import Encoding, Tokenizer, decoders, models, pre_tokenizers
 
-from keras_ctxrep.checks import printable, read_json
+from keras_ctxrep.checks import errors_of, printable, read_json
 from keras_ctxrep.text.tokens import Piece, SpecialTokens, encoded, strings
 
 __all__ = ["Added", "SubwordTokenizer", "Subwords", "parse"]
@@ -175,10 +175,8 @@ def parse(
     Raises:
         ValueError: it is damaged, or has what `Subwords` cannot represent; the message names file, key and value.
     """
-    try:
+    with errors_of(source):
         return _parse(_Options("", text if isinstance(text, dict) else read_json(text)), special)
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
 
 
 class _Options:

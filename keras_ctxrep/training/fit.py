@@ -137,7 +137,12 @@ def fit(
     """
     eval_model, metric = evaluation.eval_model, evaluation.metric
     _check(model, options, validation is not None and eval_model is None)
-    _set_memory_options(model, options)
+    for layer in model.layers:
+        if isinstance(layer, TransformerBlock):
+            layer.recompute = options.recompute
+    if isinstance(model, Model):
+        model.microbatches = options.microbatches
+        model.counts_tokens = "mask" in model.input
     optimizer = optimizer or OptimizerSpec(AdamW)
     peak = options.learning_rate if optimizer.scheduled else None
     with of_model(model).scope():  # an optimizer belongs to the strategy it was made under
@@ -181,16 +186,6 @@ def _check(model: keras.Model, options: Fit, validates_itself: bool) -> None:
         raise ValueError(f"microbatches={parts}: a model that carries its state on is trained on whole batches")
     if streams and validates_itself:
         raise ValueError("a language model with streams would lose its state by validating: give an eval_model")
-
-
-def _set_memory_options(model: keras.Model, options: Fit) -> None:
-    """Sets `recompute` on the Transformer blocks, `microbatches` and the counting of tokens on the model."""
-    for layer in model.layers:
-        if isinstance(layer, TransformerBlock):
-            layer.recompute = options.recompute
-    if isinstance(model, Model):
-        model.microbatches = options.microbatches
-        model.counts_tokens = "mask" in model.input
 
 
 def _evaluation(

@@ -108,7 +108,10 @@ class FrozenOutputs:
         known = {key: arrays for key in keys if (arrays := self._read(key)) is not None}
         # of a stored row the outputs are known
         missing: dict[bytes, Any] = {key: row for key, row in zip(keys, rows, strict=True) if key not in known}
-        for group in _alike(missing, self._collate):
+        groups: dict[tuple, list[bytes]] = {}  # of inputs of the same shapes, so that a batch has no padding
+        for key, row in missing.items():
+            groups.setdefault(tuple(array.shape for array in self._collate([row]).values()), []).append(key)
+        for group in groups.values():
             inputs = self._collate([missing[key] for key in group])
             arrays = {name: inputs[name] for name in inputs if name in self._kept} | dict(self._run(inputs))
             for number, key in enumerate(group):
@@ -147,7 +150,11 @@ class FrozenOutputs:
             offset, size, fields = self._places[key]
             self._file.seek(offset)
             buffer = self._file.read(size)
-        return _arrays(buffer, fields)
+        arrays, begin = {}, 0
+        for name, dtype, shape in fields:
+            arrays[name] = np.frombuffer(buffer, dtype, math.prod(shape), begin).reshape(shape)
+            begin += arrays[name].nbytes
+        return arrays
 
     def _write(self, key: bytes, arrays: Arrays) -> None:
         fields = tuple((name, array.dtype, array.shape) for name, array in arrays.items())
@@ -180,15 +187,6 @@ class _Stored(NamedTuple):
         return self.length
 
 
-def _arrays(buffer: bytes, fields: Fields) -> Arrays:
-    """The arrays of a record."""
-    arrays, begin = {}, 0
-    for name, dtype, shape in fields:
-        arrays[name] = np.frombuffer(buffer, dtype, math.prod(shape), begin).reshape(shape)
-        begin += arrays[name].nbytes
-    return arrays
-
-
 def _key(row: Row) -> bytes:
     return _digest(repr(replace(row, source="")).encode())
 
@@ -198,14 +196,6 @@ def _digest(*parts: Any) -> bytes:
     for part in parts:
         digest.update(part if isinstance(part, bytes) else repr(part.shape).encode() + part.tobytes())
     return digest.digest()
-
-
-def _alike(rows: Mapping[bytes, Row], collate: Callable[[Sequence[Row]], Arrays]) -> Iterator[list[bytes]]:
-    """The keys of rows whose inputs have the same shapes, so that a batch of them has no padding."""
-    groups: dict[tuple, list[bytes]] = {}
-    for key, row in rows.items():
-        groups.setdefault(tuple(array.shape for array in collate([row]).values()), []).append(key)
-    yield from groups.values()
 
 
 def _pad(rows: Sequence[Arrays]) -> Arrays:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,8 +47,10 @@ class RunRecord:
     def identity(self) -> str:
         """A hash of everything the result depends on; files count by their contents, not their names."""
 
-        def content(path: Path) -> Any:
-            return [digest for _, digest in sorted(_hashes_within(self.files, path))] or str(path)
+        def content(path: Path) -> Any:  # of a file, or of the files in a folder
+            name = os.path.abspath(path)
+            inside = sorted(key for key in self.files if key == name or Path(name) in Path(key).parents)
+            return [self.files[key] for key in inside] or str(path)
 
         relevant = self.options.plain(neutral=False)
         options = {name: value for name, value in _as_paths(self.options).items() if name in relevant}
@@ -184,10 +186,3 @@ def _hashes(path: Path) -> dict[str, str]:
             listed = json.loads(manifest.read_text(encoding="utf-8"))["files"]
             return {str(manifest): sha256(manifest)} | {str(path / name): digest for name, digest in listed.items()}
     return {}
-
-
-def _hashes_within(files: Mapping[str, str], path: Path) -> Iterable[tuple[str, str]]:
-    """(name, hash) of a file, or of the files in a folder."""
-    name = os.path.abspath(path)
-    inside = {key: digest for key, digest in files.items() if key == name or Path(name) in Path(key).parents}
-    return [(key.removeprefix(name), digest) for key, digest in inside.items()]

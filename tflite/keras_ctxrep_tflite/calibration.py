@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_ctxrep.checks import errors_of
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text import files
 from keras_ctxrep.text.bundle import Bundle
@@ -103,10 +104,9 @@ def inputs_of(
 def _queries(path: str | Path, task: Task, pairs: bool) -> Iterator[Any]:
     for number, line in lines(path):
         if line.strip():
-            try:
-                yield task.query_of_line(line, pairs)
-            except ValueError as error:
-                raise ValueError(f"{path}:{number}: {error}") from None
+            with errors_of(f"{path}:{number}"):
+                query = task.query_of_line(line, pairs)
+            yield query
 
 
 def _fit(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:

@@ -28,19 +28,12 @@ LARGEST = 64 << 20  # bytes of a graph that are read
 
 
 class Constant(NamedTuple):
-    """A constant that is left out of a graph.
+    """A constant that is left out of a graph."""
 
-    Attributes:
-        begin: its first byte in the model.
-        names: of the weights that it is the sum of: datasets of the file of weights, and changes.
-        axes: of that sum, in the order of the constant.
-        size: of the constant, in elements: the first ones of the sum, as of a table of positions.
-    """
-
-    begin: int
-    names: tuple[str, ...]
-    axes: tuple[int, ...]
-    size: int
+    begin: int  #: its first byte in the model
+    names: tuple[str, ...]  #: of the weights that it is the sum of: datasets of the file of weights, and changes
+    axes: tuple[int, ...]  #: of that sum, in the order of the constant
+    size: int  #: of the constant, in elements: the first ones of the sum, as of a table of positions
 
 
 def write(folder: str | Path, data: bytes, bundle: Bundle, name: str = GRAPH) -> Path:

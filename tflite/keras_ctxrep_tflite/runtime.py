@@ -168,13 +168,9 @@ def _check_weights(path: str | Path, model: Any) -> None:
 
 
 class _File:
-    """A file that LiteRT has opened; it is closed when nothing refers to it.
+    """A file, or data in memory, that LiteRT has opened; it is closed when nothing refers to it.
 
-    Args:
-        path: the file.
-        copy: of it, which may be gone afterwards; None: there was no room for one.
-        threads: of LiteRT.
-        data: what is in place of the file in memory.
+    It is opened from a copy, which may be gone afterwards, or from memory, where there was no room for one.
     """
 
     def __init__(self, path: str | Path, copy: str | Path | None, threads: int, data: bytes | None = None):
@@ -203,12 +199,9 @@ _SHARED: weakref.WeakValueDictionary[tuple, _File] = weakref.WeakValueDictionary
 
 
 class _Model:
-    """A model in a file: the function that a `Predictor` runs.
+    """A model in a file that LiteRT has opened: the function that a `Predictor` runs.
 
-    Args:
-        path: of the model, for messages.
-        file: that LiteRT has opened.
-        prefix: what the names of its signatures begin with; "" of the one model of a file.
+    The names of its signatures begin with `prefix`, "" of the one model of a file.
     """
 
     def __init__(self, path: str | Path, file: _File, prefix: str = ""):
@@ -392,12 +385,9 @@ class _Signature:
 
 
 def _lengths(names: Sequence[str], bundle: Bundle, parts: Collection[str] = ()) -> list[int]:
-    """The lengths of a model's signatures; a ValueError if one has another name, or none is long enough.
+    """The lengths of a model's signatures, of which those in `parts` are there for each length too.
 
-    Args:
-        names: of the signatures.
-        bundle: of the model.
-        parts: names of others, which are there for each length too.
+    A ValueError if one has another name, or none is long enough.
     """
     lengths = []
     for name in names:
