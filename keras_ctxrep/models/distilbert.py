@@ -76,7 +76,7 @@ def _stacked(config: Config, attention: bool = False) -> Stacked:
 
 
 # https://github.com/huggingface/transformers, models/distilbert; the epsilon of its layer norms is fixed
-RENAMED = {
+_RENAMED = {
     "hidden_size": "dim",
     "num_hidden_layers": "n_layers",
     "num_attention_heads": "n_heads",
@@ -107,6 +107,6 @@ LAYOUT = Layout(
     },
     decoder="vocab_projector",
     classifier={"pooler": "pre_classifier"},
-    options={RENAMED.get(name, name): option for name, option in OPTIONS.items() if name != "layer_norm_eps"},
+    options={_RENAMED.get(name, name): option for name, option in OPTIONS.items() if name != "layer_norm_eps"},
     classifier_dropout="seq_classif_dropout",
 )
