@@ -1,14 +1,13 @@
-"""KerasHub's BERT: presets and models.
+"""KerasHub's BERT, and its relatives there: presets and models.
 
-https://github.com/keras-team/keras-hub, `models/bert/`.
+https://github.com/keras-team/keras-hub, `models/bert/`, `distil_bert/`, `electra/` and `roberta/`.
 """
 
-import re
 import warnings
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -16,20 +15,43 @@ import numpy as np
 from keras_ctxrep.atomic import atomic_folder
 from keras_ctxrep.checks import first_line
 from keras_ctxrep.convert import bert as common
-from keras_ctxrep.convert import google
+from keras_ctxrep.convert import layouts
 from keras_ctxrep.convert.options import SourceOptions
+from keras_ctxrep.convert.subword_files import merges
 from keras_ctxrep.convert.weights import StoredTensor, Tensor, arrays, package
 from keras_ctxrep.models import bert
-from keras_ctxrep.models.families import encoder_of
+from keras_ctxrep.models.families import FAMILIES, encoder_of
+from keras_ctxrep.models.transformer import Config, Layout
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.subwords import ROBERTA_TOKENS
 
 __all__ = ["read", "weight_map", "write"]
 
-KINDS = {  # class of KerasHub -> that of `transformers`
-    "BertBackbone": "BertModel",
-    "BertTextEmbedder": "BertModel",
-    "BertMaskedLM": "BertForMaskedLM",
-    "BertTextClassifier": "BertForSequenceClassification",
+
+class _Family(NamedTuple):
+    """What a family has of its own there."""
+
+    classes: str  #: what the names of its classes begin with
+    activation: str  #: of its layers
+    tables: str = ""  #: start of the paths of the tables of pieces and of positions
+
+
+FAMILIES_THERE = {
+    "bert": _Family("Bert", "gelu_tanh"),
+    "distilbert": _Family("DistilBert", "gelu", "token_and_position_embedding/"),
+    "electra": _Family("Electra", "gelu_tanh"),
+    "roberta": _Family("Roberta", "gelu", "embeddings/"),
+}
+_ENDINGS = {  # of a class of KerasHub -> of that of `transformers`
+    "Backbone": "Model",
+    "TextEmbedder": "Model",
+    "MaskedLM": "ForMaskedLM",
+    "TextClassifier": "ForSequenceClassification",
+}
+KINDS = {  # class of KerasHub -> family, class of `transformers`
+    f"{family.classes}{theirs}": (name, f"{FAMILIES[name].layout.classes}{ending}")
+    for name, family in FAMILIES_THERE.items()
+    for theirs, ending in _ENDINGS.items()
 }
 SIZES = {  # argument of a `BertBackbone` -> field of `bert.Config`
     "vocabulary_size": "vocabulary_size",
@@ -41,62 +63,69 @@ SIZES = {  # argument of a `BertBackbone` -> field of `bert.Config`
     "max_sequence_length": "max_positions",
     "num_segments": "segments",
 }
-NEEDED = f"a {', '.join([*KINDS][:-1])} or {[*KINDS][-1]} is needed"
+NEEDED = "a Backbone, TextEmbedder, MaskedLM or TextClassifier of Bert, DistilBert, Electra or Roberta"
+POOLER = "pooled_dense/"  # start of the paths of its weights
 TASK = "task.json"  # of a preset with a head
 FOREIGN = ("model.safetensors", "pytorch_model.bin", "modules.json")  # whose config.json would be replaced
 _CLASSIFIERS = ("BertForSequenceClassification", "BertForNextSentencePrediction")
 _MASKED = ("BertForMaskedLM", "BertForPreTraining")
-NAMES = {  # regular expressions in Google's names -> KerasHub's
-    r"^bert/embeddings/word_embeddings$": "token_embedding/embeddings",
-    r"^bert/embeddings/token_type_embeddings$": "segment_embedding/embeddings",
-    r"^bert/embeddings/position_embeddings$": "position_embedding/embeddings",
-    r"^bert/embeddings/LayerNorm/": "embeddings_layer_norm/",
-    r"^bert/encoder/layer_": "transformer_layer_",
-    r"/attention/self/": "/self_attention_layer/",
-    r"/attention/output/dense/": "/self_attention_layer/attention_output/",
-    r"/attention/output/LayerNorm/": "/self_attention_layer_norm/",
-    r"/intermediate/dense/": "/feedforward_intermediate_dense/",
-    r"/output/dense/": "/feedforward_output_dense/",
-    r"/output/LayerNorm/": "/feedforward_layer_norm/",
-    r"^bert/pooler/dense/": "pooled_dense/",
-    r"^cls/predictions/transform/dense/": "mlm_head/intermediate_dense/",
-    r"^cls/predictions/transform/LayerNorm/": "mlm_head/intermediate_layer_norm/",
-    r"^cls/predictions/": "mlm_head/",
-    r"^classifier/": "logits/",
+NAMES = {  # our layer -> theirs
+    "token_embedding": "token_embedding",
+    "segment_embedding": "segment_embedding",
+    "position_embedding": "position_embedding",
+    "type_embedding": "type_embedding",
+    "embedding_norm": "embeddings_layer_norm",
+    "embedding_projection": "embeddings_projection",
+    "layer_{}/query": "transformer_layer_{}/self_attention_layer/query",
+    "layer_{}/key": "transformer_layer_{}/self_attention_layer/key",
+    "layer_{}/value": "transformer_layer_{}/self_attention_layer/value",
+    "layer_{}/attention_output": "transformer_layer_{}/self_attention_layer/attention_output",
+    "layer_{}/attention_norm": "transformer_layer_{}/self_attention_layer_norm",
+    "layer_{}/feed_forward": "transformer_layer_{}/feedforward_intermediate_dense",
+    "layer_{}/feed_forward_output": "transformer_layer_{}/feedforward_output_dense",
+    "layer_{}/feed_forward_norm": "transformer_layer_{}/feedforward_layer_norm",
+    "pooler": "pooled_dense",
+    "mlm_transform": "mlm_head/intermediate_dense",
+    "mlm_norm": "mlm_head/intermediate_layer_norm",
+    "mlm_bias": "mlm_head/output",
+    "logits": "logits",
 }
 
 
 def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
     """Converts a preset or a model of KerasHub; returns the model and its bundle.
 
-    KerasHub computes the tanh approximation of gelu in the layers, whatever the weights were trained with, and the
-    exact form in the head of a `BertMaskedLM`; there our logits differ by about 1e-3, and a warning says so.
+    KerasHub's BERT computes the tanh approximation of gelu in the layers, whatever the weights were trained with, and
+    the exact form in the head of a `BertMaskedLM`; there our logits differ by about 1e-3, and a warning says so.
 
     Args:
         source: a preset's folder; any other name that `from_preset` accepts, of which only the encoder is read; or a
-            `BertBackbone`, `BertTextEmbedder`, `BertMaskedLM` or `BertTextClassifier`.
-        tokenizer: a `BertTokenizer`, if the model has none.
+            model: `BertBackbone`, `BertTextEmbedder`, `BertMaskedLM`, `BertTextClassifier`, and those that DistilBERT,
+            ELECTRA and RoBERTa have of these.
+        tokenizer: a `BertTokenizer` or that of the family, if the model has none.
 
     Raises:
-        ValueError: not a BERT of KerasHub, no tokenizer, or weights that are not in the weight map.
+        ValueError: no such model of KerasHub, no tokenizer, or weights that are not in the weight map.
         ImportError: `keras_hub` is not installed.
 
-    >>> read(keras.Sequential())
+    >>> read(None)
     Traceback (most recent call last):
     ...
-    ValueError: a Sequential: a BertBackbone, BertTextEmbedder, BertMaskedLM or BertTextClassifier is needed
+    ValueError: a NoneType: a Backbone, TextEmbedder, MaskedLM or TextClassifier of Bert, DistilBert, Electra or Roberta
     """
     hub = package("keras_hub", "hub").models
     where = f"the {type(source).__name__}"  # for messages
     if isinstance(source, str | Path):
         where = str(source)
         source, tokenizer = _preset(hub, where, tokenizer)
-    name = next((name for kind, name in KINDS.items() if isinstance(source, getattr(hub, kind, ()))), None)
-    if name is None:
+    known = [kind.__name__ for kind in type(source).__mro__ if kind.__name__ in KINDS]
+    if not known or type(source).__name__.startswith("XLM"):  # XLM-R's is a kind of RoBERTa's
         raise ValueError(f"a {type(source).__name__}: {NEEDED}")
-    task, parts = common.ARCHITECTURES[name][:2]
-    config = _config(getattr(source, "backbone", source), "pooler" in parts)
-    fields = _preparation(source, tokenizer, config, where)
+    family, name = KINDS[known[0]]
+    stored = {weight.path: _stored_tensor(weight) for weight in source.weights}
+    task, parts = common.architectures(FAMILIES[family])[name][:2]
+    config = _config(getattr(source, "backbone", source), family, "pooler" in parts and f"{POOLER}kernel" in stored)
+    fields = {"family": family} | _preparation(source, tokenizer, config, where, family)
     if "classifier" in parts:
         if source.activation is not keras.activations.linear:
             activation = source.activation.__name__
@@ -105,11 +134,13 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
         fields |= {"labels": labels, "head": {"dropout": source.dropout}}
     if hasattr(source, "pooling_mode"):
         fields |= {"pooling": source.pooling_mode, "normalize": source.normalize}
-    stored = {weight.path: _stored_tensor(weight) for weight in source.weights}
-    if "mlm" in parts:
+    if "mlm" in parts and config.activation == "gelu_tanh":
         warnings.warn(f"{where}: its head computes the exact gelu, ours the approximation of its layers", stacklevel=2)
-    ignored = common.unread_pooler(stored, "pooled_dense/", config, where)
-    tensors = weight_map(config, name, len(fields.get("labels", ())))
+    ignored = common.unread_pooler(stored, POOLER, config, where)
+    tensors = _tensors(config, parts, len(fields.get("labels", ())), family)
+    if family == "roberta":  # where it is part of the table of positions
+        table = np.zeros((config.token_types, config.width), np.float32)
+        stored["type_embedding/embeddings"] = StoredTensor(table.shape, "float32", table.__getitem__)
     return common.load(where, stored, tensors, ignored, config, task, **fields)
 
 
@@ -201,7 +232,7 @@ def _difference(model: keras.Model, backbone: Any, config: bert.Config) -> float
 
 
 def weight_map(config: bert.Config, architecture: str = "BertModel", classes: int = 2) -> list[Tensor]:
-    """The weight map of a KerasHub model, by the paths of its weights: Google's, renamed.
+    """The weight map of a KerasHub model of BERT, by the paths of its weights.
 
     Args:
         config: sizes.
@@ -214,36 +245,64 @@ def weight_map(config: bert.Config, architecture: str = "BertModel", classes: in
     return _tensors(config, common.ARCHITECTURES[architecture].parts, classes)
 
 
-def _tensors(config: bert.Config, parts: Collection[str], classes: int) -> list[Tensor]:
-    return [_as_in_kerashub(tensor, config) for tensor in google.weight_map(config, parts, classes)]
+def _tensors(config: Config, parts: Collection[str], classes: int, family: str = "bert") -> list[Tensor]:
+    tables = FAMILIES_THERE[family].tables
+    layout: Layout = FAMILIES[family].layout
+    names = {ours: NAMES[ours] for ours in layout.names | layout.classifier if ours in NAMES}
+    names |= {ours: f"{tables}{names[ours]}" for ours in ("token_embedding", "position_embedding")}
+    heads = [layer for part in parts if part != "pooler" or config.pooler for layer in common.LAYERS[part]]
+    layout = replace(layout, names=names, unread_positions=0)
+    return [_as_in_kerashub(tensor, config) for tensor in layouts.weight_map(config, layout, heads, classes, "", True)]
 
 
-def _as_in_kerashub(tensor: Tensor, config: bert.Config) -> Tensor:
-    """A row of Google's weight map with KerasHub's path; attention kernels have an axis of heads there."""
-    name, shape, joined = tensor.name, tensor.shape, tensor.shape
-    for pattern, kerashub_name in NAMES.items():
-        name = re.sub(pattern, kerashub_name, name)
+def _as_in_kerashub(tensor: Tensor, config: Config) -> Tensor:
+    """A row of a weight map whose dense kernels are not transposed; those of attention have an axis of heads."""
+    module, _, own = tensor.name.rpartition(".")
+    kernel = own == "weight" and tensor.forth is np.transpose
+    name = f"{module}/{'kernel' if kernel else 'embeddings' if own == 'weight' else own}"
+    joined = shape = tensor.shape[::-1] if kernel else tensor.shape
     heads = (config.heads, config.width // config.heads)
-    if re.search(r"/(query|key|value)/", name):
+    if module.endswith(("/query", "/key", "/value")):
         shape = (*joined[:-1], *heads)
     elif name.endswith("/attention_output/kernel"):
         shape = (*heads, config.width)
-    if shape == joined:
-        return tensor._replace(name=name)
-    return tensor._replace(name=name, shape=shape, forth=lambda x: x.reshape(joined), back=lambda x: x.reshape(shape))
+    tensor = tensor._replace(name=name.replace("/output/bias", "/output_bias"), shape=shape, forth=None, back=None)
+    return (
+        tensor
+        if shape == joined
+        else tensor._replace(forth=lambda x: x.reshape(joined), back=lambda x: x.reshape(shape))
+    )
 
 
-def _config(backbone: Any, pooler: bool) -> bert.Config:
+def _config(backbone: Any, family: str, pooler: bool) -> Any:
     theirs = backbone.get_config()
-    sizes = {own: theirs[name] for name, own in SIZES.items()}
-    return bert.Config(**sizes, attention_dropout=sizes["dropout"], activation="gelu_tanh", pooler=pooler)
+    names = SIZES | {"vocab_size": "vocabulary_size", "embedding_dim": "input_width"}  # ELECTRA's
+    sizes = {own: theirs[name] for name, own in names.items() if name in theirs}
+    own = {"attention_dropout": sizes["dropout"], "activation": FAMILIES_THERE[family].activation, "pooler": pooler}
+    return FAMILIES[family].config(**sizes, **own)
 
 
-def _preparation(source: Any, tokenizer: Any, config: bert.Config, where: str) -> dict[str, Any]:
+def _preparation(source: Any, tokenizer: Any, config: Config, where: str, family: str) -> dict[str, Any]:
     """The fields of the bundle for text preparation."""
     tokenizer = tokenizer or getattr(getattr(source, "preprocessor", None), "tokenizer", None)
     if tokenizer is None:
-        raise ValueError(f"{where}: it has no vocabulary; give tokenizer=, a BertTokenizer")
+        needed = f"{FAMILIES_THERE[family].classes}Tokenizer"
+        raise ValueError(f"{where}: it has no vocabulary; give tokenizer=, a {needed}")
+    if hasattr(tokenizer, "merges"):
+        special = ROBERTA_TOKENS
+        subwords = merges(tokenizer.vocabulary, "\n".join(tokenizer.merges), where, special.pieces)
+        if missing := [piece for piece in special.pieces if piece not in subwords.pieces]:
+            raise ValueError(f"{where}: its tokenizer has no piece {', '.join(missing)}, of the special tokens")
+        if (count := len(subwords.pieces)) != config.vocabulary_size:
+            raise ValueError(
+                f"{where}: its tokenizer has {count:,} pieces, and {config.vocabulary_size:,} have a vector"
+            )
+        return {
+            "vocab": subwords.pieces,
+            "tokenizer": subwords.to_json(),
+            "lowercase": False,
+            "special_tokens": special,
+        }
     if not tokenizer.split or tokenizer.suffix_indicator != "##":
         settings = f"split={tokenizer.split} and {tokenizer.suffix_indicator!r}"
         raise ValueError(f"{where}: its tokenizer has {settings}; True, '##'")
@@ -257,14 +316,14 @@ def _preparation(source: Any, tokenizer: Any, config: bert.Config, where: str) -
 
 def _preset(hub: Any, source: str, tokenizer: Any) -> tuple[Any, Any]:
     """The model of a preset, with its head if the folder has one, and its tokenizer."""
-    kind = hub.BertBackbone
+    kind = hub.Backbone
     if (Path(source) / TASK).is_file():
         name = SourceOptions(Path(source) / TASK).get("class_name", str)
         if name not in KINDS:
             raise ValueError(f"{source}: a {name}; {NEEDED}")
         kind = getattr(hub, name)
     try:
-        tokenizer = hub.BertTokenizer.from_preset(source) if tokenizer is None else tokenizer
+        tokenizer = hub.Tokenizer.from_preset(source) if tokenizer is None else tokenizer
         return kind.from_preset(source), tokenizer
     except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{source}: KerasHub can not load it: {first_line(error)}") from None

@@ -7,6 +7,7 @@ from dataclasses import replace
 import keras
 import numpy as np
 import pytest
+from tokenizers.pre_tokenizers import ByteLevel
 
 from keras_ctxrep import saving
 from keras_ctxrep.cli.main import main
@@ -161,19 +162,22 @@ def test_presets(backbone, tokenizer, rng, tmp_path, capsys, tiny):
 def test_refusals(backbone, tokenizer, tmp_path, tiny, monkeypatch):
     with pytest.raises(ValueError, match="the BertBackbone: it has no vocabulary; give tokenizer=, a BertTokenizer"):
         kerashub.read(backbone)
-    with pytest.raises(ValueError, match=r"a Sequential: a BertBackbone, .*or BertTextClassifier is needed"):
+    with pytest.raises(
+        ValueError,
+        match=r"a Sequential: a Backbone, .*or TextClassifier of Bert, DistilBert, Electra or Roberta",
+    ):
         kerashub.read(keras.Sequential(), tokenizer)
     with pytest.raises(ValueError, match="nothing: KerasHub can not load it"):
         kerashub.read(tmp_path / "nothing")
     for number, error in enumerate((TypeError("not one line\nbut two"), AttributeError("not one line\nbut two"))):
         with monkeypatch.context() as patched, pytest.raises(ValueError, match=r"can not load it: not one line$"):
-            patched.setattr(hub.BertTokenizer, "from_preset", lambda *args, error=error: (_ for _ in ()).throw(error))
+            patched.setattr(hub.Tokenizer, "from_preset", lambda *args, error=error: (_ for _ in ()).throw(error))
             kerashub.read(tmp_path / f"nothing_{number}")
     with pytest.raises(ValueError, match=r"its tokenizer has split=False and '##'"):
         kerashub.read(backbone, hub.BertTokenizer(vocabulary=tiny.PIECES, split=False))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "task.json").write_text('{"class_name": "BertOther"}')
-    with pytest.raises(ValueError, match="other: a BertOther; a BertBackbone, BertTextEmbedder, BertMaskedLM or"):
+    with pytest.raises(ValueError, match="other: a BertOther; a Backbone, TextEmbedder, MaskedLM or"):
         kerashub.read(tmp_path / "other")
     adapted = hub.BertBackbone(**SIZES)
     adapted.get_layer("pooled_dense").enable_lora(2)
@@ -187,6 +191,73 @@ def test_refusals(backbone, tokenizer, tmp_path, tiny, monkeypatch):
     monkeypatch.setitem(sys.modules, "keras_hub", None)
     with pytest.raises(ImportError, match=r'keras_hub is not installed.*pip install "keras-hub'):
         kerashub.read(backbone, tokenizer)
+
+
+# ---------------------------------------------------------------------------------------------------------- relatives
+
+
+def relative(name, tiny):
+    """A small encoder of KerasHub, and its tokenizer."""
+    sizes = {key: value for key, value in SIZES.items() if key not in ("vocabulary_size", "num_segments")}
+    if name == "Roberta":
+        pieces = ["<s>", "<pad>", "</s>", "<unk>", *sorted(ByteLevel.alphabet()), "ab", "<mask>"]
+        vocabulary = {piece: index for index, piece in enumerate(pieces)}
+        tokenizer = hub.RobertaTokenizer(vocabulary=vocabulary, merges=["a b"])
+        return hub.RobertaBackbone(vocabulary_size=len(pieces), **sizes), tokenizer
+    tokenizer = getattr(hub, f"{name}Tokenizer")(vocabulary=tiny.PIECES, lowercase=True)
+    if name == "Electra":
+        return hub.ElectraBackbone(vocab_size=23, embedding_dim=6, num_segments=2, **sizes), tokenizer
+    return hub.DistilBertBackbone(vocabulary_size=23, **sizes), tokenizer
+
+
+def inputs_of(model, batch):
+    names = {tensor.name.split(":")[0] for tensor in model.inputs} - {"mask_positions"}
+    return {name: np.minimum(batch[NAMES[name]], 1 if name == "segment_ids" else 99) for name in names}
+
+
+@pytest.mark.parametrize("name", ["DistilBert", "Electra", "Roberta"])
+def test_relatives(name, tiny, batch, rng, tmp_path):
+    """The outputs of KerasHub's encoder, classifier and masked language model, and of a preset's folder."""
+    encoder, tokenizer = relative(name, tiny)
+    sources = [encoder]
+    if name != "Electra":  # of which there is the encoder alone
+        sources += [
+            getattr(hub, f"{name}TextClassifier")(encoder, num_classes=3),
+            getattr(hub, f"{name}MaskedLM")(encoder),
+        ]
+    batch["segment_ids"] = np.minimum(batch["segment_ids"], 1)
+    for source in sources:
+        randomized(source, rng)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model, bundle = kerashub.read(source, tokenizer)
+        outputs = model({key: batch[key] for key in model.input})
+        more = {"mask_positions": batch["mlm_positions"]} if "mlm_logits" in outputs else {}
+        expected = source(inputs_of(source, batch) | more)
+        found = outputs.get("logits", outputs.get("mlm_logits", outputs.get("sequence")))
+        real = batch["mask"].astype(bool) if "sequence" in outputs else slice(None)
+        expected = expected["sequence_output"] if isinstance(expected, dict) else expected
+        np.testing.assert_allclose(np.asarray(found)[real], np.asarray(expected)[real], **CLOSE | {"atol": 2e-5})
+        assert bundle.family == name.lower() and bundle.max_length == 11
+        left_out = [str(one.message) for one in caught if "left out" in str(one.message)]
+        assert left_out == ["the ElectraBackbone: left out: the pooler, which no head reads"] * (name == "Electra")
+    encoder.save_to_preset(tmp_path / "preset")
+    tokenizer.save_to_preset(tmp_path / "preset")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, again = kerashub.read(tmp_path / "preset")
+    assert again.vocab == bundle.vocab and again.tokenizer == bundle.tokenizer
+    texts = ["abcab", "bad"] if name == "Roberta" else ["the cats fell", "a bad cab."]
+    assert [row.tokens[1:-1] for row in again.features.encode(texts)] == [[*map(int, row)] for row in tokenizer(texts)]
+    message = f"the {name}Backbone: it has no vocabulary; give tokenizer=, a {name}Tokenizer"
+    with pytest.raises(ValueError, match=message):
+        kerashub.read(encoder)
+
+
+def test_what_is_no_relative():
+    sizes = {key: value for key, value in SIZES.items() if key != "num_segments"}
+    with pytest.raises(ValueError, match="a XLMRobertaBackbone: a Backbone, TextEmbedder"):
+        kerashub.read(hub.XLMRobertaBackbone(**sizes))
 
 
 # ------------------------------------------------------------------------------------------------------------ written
