@@ -34,7 +34,8 @@ class Convert(Command[str]):
       allennlp     the options.json and hdf5 of AllenNLP and bilm-tf: ELMo
       google       bert_config.json and a TensorFlow 1 checkpoint: BERT
       huggingface  config.json and safetensors of `transformers`: BERT and its relatives, and GPT-2, read
-      kerashub     a preset of KerasHub, by its folder or name: BERT
+      kerashub     a preset of KerasHub, by its folder or name: BERT,
+                   DistilBERT, ELECTRA, RoBERTa
       vectors      word2vec text and binary, GloVe, fastText .vec and .bin: static word vectors, read
       word2vec, word2vec-binary, fasttext (.bin)                       static word vectors, written
       changes      what fine-tuning changed of a published encoder, in a megabyte; it is loaded with that encoder

@@ -14,7 +14,7 @@ from keras_ctxrep.models import bert
 from keras_ctxrep.models.families import FAMILIES, Family
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.models.transformer import Config, Layout, token_vectors
-from keras_ctxrep.text.artifacts import TOKENIZER, VOCAB
+from keras_ctxrep.text.artifacts import VOCAB
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import BERT_TOKENS, SpecialTokens, WordPiece
 
@@ -153,19 +153,17 @@ def build(bundle: Bundle) -> keras.Model:
     return tasks.get(bundle.task).head(family.encoder(config), bundle)
 
 
-def architecture_to_write(bundle: Bundle, architecture: str | None = None, only_bert: bool = True) -> str:
+def architecture_to_write(bundle: Bundle, architecture: str | None = None, families: Collection[str] = FAMILIES) -> str:
     """The model class of `transformers` that holds a model; a ValueError says why none does, or not `architecture`.
 
     Args:
         bundle: of the model.
         architecture: the class to write; None: the first one that fits.
-        only_bert: the format holds no other families.
+        families: names of those that the format holds.
     """
     family = FAMILIES[bundle.family]
-    if family.layout is None or (only_bert and family is not BERT):
+    if family.layout is None or bundle.family not in families:
         raise ValueError(f"a model of the family {bundle.family!r}: this format holds a BERT")
-    if only_bert and bundle.tokenizer:
-        raise ValueError(f"a model with a {TOKENIZER}: this format holds a BERT over WordPiece")
     encoder = f"{family.layout.classes}Model"
     positions, pooler = bundle.config.get("positions", "learned"), bundle.config.get("pooler", True)
     if positions != "learned":

@@ -162,7 +162,7 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
     ...     read(folder)[0].name
     'bert_encoder'
     """
-    name = common.architecture_to_write(bundle, architecture, only_bert=False)
+    name = common.architecture_to_write(bundle, architecture)
     kind, layout = _architectures()[name]
     encoder = kind.is_encoder
     model, bundle = common.multiplied_out(model, bundle)

@@ -4,7 +4,7 @@ https://github.com/keras-team/keras-hub, `models/bert/`, `distil_bert/`, `electr
 """
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_ctxrep.atomic import atomic_folder
-from keras_ctxrep.checks import first_line
+from keras_ctxrep.checks import first_line, of_kind
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import layouts
 from keras_ctxrep.convert.options import SourceOptions
@@ -27,20 +27,33 @@ from keras_ctxrep.text.subwords import ROBERTA_TOKENS
 
 __all__ = ["read", "weight_map", "write"]
 
+SIZES = {  # argument of all backbones -> field of our config
+    "num_layers": "layers",
+    "num_heads": "heads",
+    "hidden_dim": "width",
+    "intermediate_dim": "intermediate",
+    "dropout": "dropout",
+    "max_sequence_length": "max_positions",
+}
+PIECES, SEGMENTS = {"vocabulary_size": "vocabulary_size"}, {"num_segments": "segments"}
+
 
 class _Family(NamedTuple):
     """What a family has of its own there."""
 
     classes: str  #: what the names of its classes begin with
     activation: str  #: of its layers
+    sizes: Mapping[str, str]  #: argument of its backbone -> field of our config
     tables: str = ""  #: start of the paths of the tables of pieces and of positions
 
 
 FAMILIES_THERE = {
-    "bert": _Family("Bert", "gelu_tanh"),
-    "distilbert": _Family("DistilBert", "gelu", "token_and_position_embedding/"),
-    "electra": _Family("Electra", "gelu_tanh"),
-    "roberta": _Family("Roberta", "gelu", "embeddings/"),
+    "bert": _Family("Bert", "gelu_tanh", SIZES | PIECES | SEGMENTS),
+    "distilbert": _Family("DistilBert", "gelu", SIZES | PIECES, "token_and_position_embedding/"),
+    "electra": _Family(
+        "Electra", "gelu_tanh", SIZES | SEGMENTS | {"vocab_size": "vocabulary_size", "embedding_dim": "input_width"}
+    ),
+    "roberta": _Family("Roberta", "gelu", SIZES | PIECES, "embeddings/"),
 }
 _ENDINGS = {  # of a class of KerasHub -> of that of `transformers`
     "Backbone": "Model",
@@ -49,26 +62,14 @@ _ENDINGS = {  # of a class of KerasHub -> of that of `transformers`
     "TextClassifier": "ForSequenceClassification",
 }
 KINDS = {  # class of KerasHub -> family, class of `transformers`
-    f"{family.classes}{theirs}": (name, f"{FAMILIES[name].layout.classes}{ending}")
+    f"{family.classes}{theirs}": (name, f"{of_kind(FAMILIES[name].layout, Layout).classes}{ending}")
     for name, family in FAMILIES_THERE.items()
     for theirs, ending in _ENDINGS.items()
 }
-SIZES = {  # argument of a `BertBackbone` -> field of `bert.Config`
-    "vocabulary_size": "vocabulary_size",
-    "num_layers": "layers",
-    "num_heads": "heads",
-    "hidden_dim": "width",
-    "intermediate_dim": "intermediate",
-    "dropout": "dropout",
-    "max_sequence_length": "max_positions",
-    "num_segments": "segments",
-}
 NEEDED = "a Backbone, TextEmbedder, MaskedLM or TextClassifier of Bert, DistilBert, Electra or Roberta"
-POOLER = "pooled_dense/"  # start of the paths of its weights
+POOLER, TYPES = "pooled_dense/", "type_embedding/embeddings"  # start of the paths of its weights; no table there
 TASK = "task.json"  # of a preset with a head
 FOREIGN = ("model.safetensors", "pytorch_model.bin", "modules.json")  # whose config.json would be replaced
-_CLASSIFIERS = ("BertForSequenceClassification", "BertForNextSentencePrediction")
-_MASKED = ("BertForMaskedLM", "BertForPreTraining")
 NAMES = {  # our layer -> theirs
     "token_embedding": "token_embedding",
     "segment_embedding": "segment_embedding",
@@ -125,7 +126,7 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
     stored = {weight.path: _stored_tensor(weight) for weight in source.weights}
     task, parts = common.architectures(FAMILIES[family])[name][:2]
     config = _config(getattr(source, "backbone", source), family, "pooler" in parts and f"{POOLER}kernel" in stored)
-    fields = {"family": family} | _preparation(source, tokenizer, config, where, family)
+    fields: dict[str, Any] = {"family": family} | _preparation(source, tokenizer, config, where, family)
     if "classifier" in parts:
         if source.activation is not keras.activations.linear:
             activation = source.activation.__name__
@@ -140,94 +141,120 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
     tensors = _tensors(config, parts, len(fields.get("labels", ())), family)
     if family == "roberta":  # where it is part of the table of positions
         table = np.zeros((config.token_types, config.width), np.float32)
-        stored["type_embedding/embeddings"] = StoredTensor(table.shape, "float32", table.__getitem__)
+        stored[TYPES] = StoredTensor(table.shape, "float32", table.__getitem__)
     return common.load(where, stored, tensors, ignored, config, task, **fields)
 
 
 def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     """Writes a preset of KerasHub, which `from_preset` opens: of an encoder a `BertTextEmbedder` that pools as it does.
 
-    An encoder whose pooler makes the vector is a `BertBackbone`. A classifier
+    An encoder whose pooler makes the vector is a `BertBackbone`, as are those of the other families. A classifier
     is a `BertTextClassifier`, a pretraining model a `BertMaskedLM`, without its next-sentence prediction. KerasHub has
-    no names of labels, always a pooler, zero where the model has none, and one form of gelu; warnings say what differs,
-    with the largest difference of the top layer on random pieces.
+    no names of labels, a pooler in all models of a family or in none, zero where the model has none, and one form of
+    gelu; warnings say what differs, with the largest difference of the top layer on random pieces.
 
     Args:
         folder: the folder to write.
-        model: a BERT: an encoder, a classifier of texts, or a pretraining model.
+        model: a BERT, DistilBERT, ELECTRA or RoBERTa: an encoder, a classifier of texts, or a pretraining model.
         bundle: of the model.
 
     Raises:
-        ValueError: not a BERT, a task that KerasHub has no BERT for, or a folder with files of another format.
+        ValueError: another family, a task that KerasHub has no such model for, or a folder with files of another
+            format.
         ImportError: `keras_hub` is not installed.
     """
     hub = package("keras_hub", "hub").models
-    name = common.architecture_to_write(bundle)
-    if name not in ("BertModel", *_CLASSIFIERS, *_MASKED):
+    name = common.architecture_to_write(bundle, families=FAMILIES_THERE)
+    own = FAMILIES_THERE[bundle.family]
+    kinds = {theirs: there for there, (family, theirs) in KINDS.items() if hasattr(hub, there)}
+    kinds |= {"BertForNextSentencePrediction": "BertTextClassifier", "BertForPreTraining": "BertMaskedLM"}
+    if name not in kinds:
         raise ValueError(
-            f"KerasHub has no BERT for the task {bundle.task!r}; save the encoder, load(FOLDER).encoder.save(OUT), and "
-            "convert OUT"
+            f"KerasHub has no {own.classes} for the task {bundle.task!r}; save the encoder, "
+            "load(FOLDER).encoder.save(OUT), and convert OUT"
         )
+    needed = "bpe" if bundle.family == "roberta" else "WordPiece"
+    if (kind := bundle.subwords.kind if bundle.tokenizer else "WordPiece") != needed:
+        raise ValueError(f"a model over pieces of {kind}: KerasHub's {own.classes} reads {needed}")
     model, bundle = common.multiplied_out(model, bundle)
     pooler = any(layer.name == "pooler" for layer in model.layers)
-    config = replace(bert.Config(**bundle.config), pooler=pooler)
+    config = replace(FAMILIES[bundle.family].config(**bundle.config), pooler=pooler)
     if config.activation == "relu":
-        raise ValueError("activation='relu': KerasHub's BERT computes gelu")
+        raise ValueError(f"activation='relu': KerasHub's {own.classes} computes gelu")
     if foreign := [file for file in FOREIGN if (Path(folder) / file).exists()]:
         raise ValueError(f"{folder}: it has {', '.join(foreign)} of another model; write to an empty folder")
-    backbone = hub.BertBackbone(**{theirs: getattr(config, ours) for theirs, ours in SIZES.items()})
-    tokenizer = hub.BertTokenizer(
+    backbone = getattr(hub, f"{own.classes}Backbone")(
+        **{theirs: getattr(config, ours) for theirs, ours in own.sizes.items()}
+    )
+    theirs = _with_head(hub, kinds[name], backbone, bundle)
+    weights = {weight.path: weight for part in (backbone, theirs) for weight in part.weights}
+    there = f"{POOLER}kernel" in weights
+    masked, classifier = (kinds[name].endswith(kind) for kind in ("MaskedLM", "TextClassifier"))
+    has = {"pooler": pooler and there, "mlm": masked, "classifier": classifier}
+    parts = [part for part, has_part in has.items() if has_part]
+    for path, array in arrays(model, _tensors(config, parts, len(bundle.labels) or 1, bundle.family)):
+        if path == TYPES:  # which every token has
+            table = weights[f"{own.tables}position_embedding/embeddings"]
+            table.assign(table + array[0])
+        else:
+            weights[path].assign(array)
+    if there and not pooler:
+        for own_name in ("kernel", "bias"):
+            weights[f"{POOLER}{own_name}"].assign(np.zeros(weights[f"{POOLER}{own_name}"].shape))
+    with atomic_folder(folder) as new:
+        for part in (theirs,) if theirs is not backbone else (backbone, _tokenizer(hub, own, bundle)):
+            part.save_to_preset(str(new))
+    lost = [f"the names of its classes: {', '.join(bundle.labels)}"] if bundle.labels else []
+    lost += [f"that only the first {bundle.dims} numbers of a vector count"] if bundle.dims else []
+    lost += ["next-sentence prediction"] if name == "BertForPreTraining" else []
+    if pooler != there and not masked:
+        lost.append("the pooler" if pooler else "the pooler, of which the model has none: pooled_output is 0")
+    if lost:
+        common.warn_left_out(folder, "; ".join(lost))
+    if (difference := _difference(model, backbone, bundle.family, config)) > 1e-5:
+        why = "epsilon of layer norms" if config.activation == own.activation else "form of gelu"
+        warnings.warn(f"{folder}: KerasHub's top layer differs by up to {difference:.1e}, for its {why}", stacklevel=2)
+
+
+def _tokenizer(hub: Any, own: _Family, bundle: Bundle) -> Any:
+    kind = getattr(hub, f"{own.classes}Tokenizer")
+    if bundle.tokenizer:
+        merged = [" ".join(pair) for pair in bundle.subwords.merges]
+        return kind({piece: number for number, piece in enumerate(bundle.vocab)}, merged)
+    return kind(
         list(bundle.vocab),
         lowercase=bundle.lowercase,
         strip_accents=bundle.lowercase if bundle.strip_accents is None else bundle.strip_accents,
         split_on_cjk=bundle.split_cjk,
     )
-    theirs = _with_head(hub, name, backbone, tokenizer, bundle)
-    weights = {weight.path: weight for part in (backbone, theirs) for weight in part.weights}
-    has = {"pooler": pooler, "mlm": name in _MASKED, "classifier": name in _CLASSIFIERS}
-    parts = [part for part, there in has.items() if there]
-    for path, array in arrays(model, _tensors(config, parts, len(bundle.labels) or 1)):
-        weights[path].assign(array)
-    for path in ("pooled_dense/kernel", "pooled_dense/bias"):
-        if not pooler:
-            weights[path].assign(np.zeros(weights[path].shape))
-    with atomic_folder(folder) as new:
-        for part in (theirs,) if theirs is not backbone else (backbone, tokenizer):
-            part.save_to_preset(str(new))
-    lost = [f"the names of its classes: {', '.join(bundle.labels)}"] if bundle.labels else []
-    lost += [f"that only the first {bundle.dims} numbers of a vector count"] if bundle.dims else []
-    lost += ["next-sentence prediction"] if name == "BertForPreTraining" else []
-    lost += [] if pooler or name in _MASKED else ["the pooler, of which the model has none: pooled_output is 0"]
-    if lost:
-        common.warn_left_out(folder, "; ".join(lost))
-    if (difference := _difference(model, backbone, config)) > 1e-5:
-        why = "tanh form of gelu" if config.activation == "gelu" else "epsilon of layer norms"
-        warnings.warn(f"{folder}: KerasHub's top layer differs by up to {difference:.1e}, for its {why}", stacklevel=2)
 
 
-def _with_head(hub: Any, name: str, backbone: Any, tokenizer: Any, bundle: Bundle) -> Any:
+def _with_head(hub: Any, kind: str, backbone: Any, bundle: Bundle) -> Any:
     """The model of KerasHub over an encoder, with its preprocessor; the encoder itself where there is none."""
-    prepare = {"tokenizer": tokenizer, "sequence_length": bundle.max_length}
-    if name in _CLASSIFIERS:
-        dropout = bundle.head.get("dropout", 0.1)
-        preprocessor = hub.BertTextClassifierPreprocessor(**prepare)
-        return hub.BertTextClassifier(backbone, len(bundle.labels) or 1, preprocessor, dropout=dropout)
-    if name in _MASKED:
-        return hub.BertMaskedLM(backbone, hub.BertMaskedLMPreprocessor(**prepare))
-    if bundle.pooling == "pooler":
+    if kind.endswith("Backbone") and bundle.pooling != "pooler" and bundle.family == "bert":
+        kind = "BertTextEmbedder"
+    if kind.endswith("Backbone"):
         return backbone
-    pooling = {"pooling_mode": bundle.pooling, "normalize": bundle.normalize}
-    return hub.BertTextEmbedder(backbone, hub.BertTextEmbedderPreprocessor(**prepare), **pooling)
+    tokenizer = _tokenizer(hub, FAMILIES_THERE[bundle.family], bundle)
+    preprocessor = getattr(hub, f"{kind}Preprocessor")(tokenizer, sequence_length=bundle.max_length)
+    more: dict[str, Any] = {}
+    if kind.endswith("TextClassifier"):
+        more = {"num_classes": len(bundle.labels) or 1, "dropout": bundle.head.get("dropout", 0.1)}
+    elif kind == "BertTextEmbedder":
+        more = {"pooling_mode": bundle.pooling, "normalize": bundle.normalize}
+    return getattr(hub, kind)(backbone, preprocessor=preprocessor, **more)
 
 
-def _difference(model: keras.Model, backbone: Any, config: bert.Config) -> float:
+def _difference(model: keras.Model, backbone: Any, family: str, config: Config) -> float:
     """The largest difference of the top layers on random pieces."""
     rng = np.random.default_rng(0)
     ids = rng.integers(0, config.vocabulary_size, (2, min(64, config.max_positions))).astype(np.int32)
     ours = {"token_ids": ids, "segment_ids": np.zeros_like(ids), "mask": np.ones_like(ids)}
-    top = keras.Model(backbone.input, backbone.output["sequence_output"])
-    theirs = top({"padding_mask" if name == "mask" else name: array for name, array in ours.items()})
-    encoder = encoder_of(model, "bert", vars(config))
+    output = backbone.output["sequence_output"] if isinstance(backbone.output, dict) else backbone.output
+    theirs = keras.Model(backbone.input, output)(
+        {name: ours["mask" if name == "padding_mask" else name] for name in backbone.input}
+    )
+    encoder = encoder_of(model, family, vars(config))
     return float(np.abs(keras.ops.convert_to_numpy(encoder(ours)["sequence"]) - np.asarray(theirs)).max())
 
 
@@ -247,7 +274,7 @@ def weight_map(config: bert.Config, architecture: str = "BertModel", classes: in
 
 def _tensors(config: Config, parts: Collection[str], classes: int, family: str = "bert") -> list[Tensor]:
     tables = FAMILIES_THERE[family].tables
-    layout: Layout = FAMILIES[family].layout
+    layout = of_kind(FAMILIES[family].layout, Layout)
     names = {ours: NAMES[ours] for ours in layout.names | layout.classifier if ours in NAMES}
     names |= {ours: f"{tables}{names[ours]}" for ours in ("token_embedding", "position_embedding")}
     heads = [layer for part in parts if part != "pooler" or config.pooler for layer in common.LAYERS[part]]
@@ -275,11 +302,10 @@ def _as_in_kerashub(tensor: Tensor, config: Config) -> Tensor:
 
 
 def _config(backbone: Any, family: str, pooler: bool) -> Any:
-    theirs = backbone.get_config()
-    names = SIZES | {"vocab_size": "vocabulary_size", "embedding_dim": "input_width"}  # ELECTRA's
-    sizes = {own: theirs[name] for name, own in names.items() if name in theirs}
-    own = {"attention_dropout": sizes["dropout"], "activation": FAMILIES_THERE[family].activation, "pooler": pooler}
-    return FAMILIES[family].config(**sizes, **own)
+    own, theirs = FAMILIES_THERE[family], backbone.get_config()
+    sizes = {ours: theirs[name] for name, ours in own.sizes.items()}
+    more = {"attention_dropout": sizes["dropout"], "activation": own.activation, "pooler": pooler}
+    return FAMILIES[family].config(**sizes, **more)
 
 
 def _preparation(source: Any, tokenizer: Any, config: Config, where: str, family: str) -> dict[str, Any]:
