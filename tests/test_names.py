@@ -48,6 +48,7 @@ TABLES = {
     "keras_ctxrep/commands/prepare.py": "KINDS and _WITHOUT",
     "keras_ctxrep/commands/pretrain.py": "KINDS",
     "keras_ctxrep/zoo/entries.py": "_SIZES and _PARAMETERS",
+    "keras_ctxrep/convert/kerashub.py": "FAMILIES_THERE, which names classes of another library",
 }
 
 

@@ -45,6 +45,7 @@ class _Family(NamedTuple):
     activation: str  #: of its layers
     sizes: Mapping[str, str]  #: argument of its backbone -> field of our config
     tables: str = ""  #: start of the paths of the tables of pieces and of positions
+    pieces: str = "WordPiece"  #: its tokenizer
 
 
 FAMILIES_THERE = {
@@ -53,7 +54,7 @@ FAMILIES_THERE = {
     "electra": _Family(
         "Electra", "gelu_tanh", SIZES | SEGMENTS | {"vocab_size": "vocabulary_size", "embedding_dim": "input_width"}
     ),
-    "roberta": _Family("Roberta", "gelu", SIZES | PIECES, "embeddings/"),
+    "roberta": _Family("Roberta", "gelu", SIZES | PIECES, "embeddings/", "bpe"),
 }
 _ENDINGS = {  # of a class of KerasHub -> of that of `transformers`
     "Backbone": "Model",
@@ -139,7 +140,7 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
         warnings.warn(f"{where}: its head computes the exact gelu, ours the approximation of its layers", stacklevel=2)
     ignored = common.unread_pooler(stored, POOLER, config, where)
     tensors = _tensors(config, parts, len(fields.get("labels", ())), family)
-    if family == "roberta":  # where it is part of the table of positions
+    if hasattr(config, "token_types"):  # where it is part of the table of positions
         table = np.zeros((config.token_types, config.width), np.float32)
         stored[TYPES] = StoredTensor(table.shape, "float32", table.__getitem__)
     return common.load(where, stored, tensors, ignored, config, task, **fields)
@@ -173,9 +174,8 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
             f"KerasHub has no {own.classes} for the task {bundle.task!r}; save the encoder, "
             "load(FOLDER).encoder.save(OUT), and convert OUT"
         )
-    needed = "bpe" if bundle.family == "roberta" else "WordPiece"
-    if (kind := bundle.subwords.kind if bundle.tokenizer else "WordPiece") != needed:
-        raise ValueError(f"a model over pieces of {kind}: KerasHub's {own.classes} reads {needed}")
+    if (kind := bundle.subwords.kind if bundle.tokenizer else "WordPiece") != own.pieces:
+        raise ValueError(f"a model over pieces of {kind}: KerasHub's {own.classes} reads {own.pieces}")
     model, bundle = common.multiplied_out(model, bundle)
     pooler = any(layer.name == "pooler" for layer in model.layers)
     config = replace(FAMILIES[bundle.family].config(**bundle.config), pooler=pooler)
@@ -231,8 +231,9 @@ def _tokenizer(hub: Any, own: _Family, bundle: Bundle) -> Any:
 
 def _with_head(hub: Any, kind: str, backbone: Any, bundle: Bundle) -> Any:
     """The model of KerasHub over an encoder, with its preprocessor; the encoder itself where there is none."""
-    if kind.endswith("Backbone") and bundle.pooling != "pooler" and bundle.family == "bert":
-        kind = "BertTextEmbedder"
+    embedder = kind.replace("Backbone", "TextEmbedder")
+    if bundle.pooling != "pooler" and hasattr(hub, embedder):
+        kind = embedder
     if kind.endswith("Backbone"):
         return backbone
     tokenizer = _tokenizer(hub, FAMILIES_THERE[bundle.family], bundle)
@@ -240,7 +241,7 @@ def _with_head(hub: Any, kind: str, backbone: Any, bundle: Bundle) -> Any:
     more: dict[str, Any] = {}
     if kind.endswith("TextClassifier"):
         more = {"num_classes": len(bundle.labels) or 1, "dropout": bundle.head.get("dropout", 0.1)}
-    elif kind == "BertTextEmbedder":
+    elif kind.endswith("TextEmbedder"):
         more = {"pooling_mode": bundle.pooling, "normalize": bundle.normalize}
     return getattr(hub, kind)(backbone, preprocessor=preprocessor, **more)
 
