@@ -16,6 +16,7 @@ from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.models.transformer import Config, Layout, token_vectors
 from keras_ctxrep.text.artifacts import VOCAB
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.subwords import Subwords
 from keras_ctxrep.text.tokens import BERT_TOKENS, SpecialTokens, WordPiece
 
 __all__ = ["ARCHITECTURES", "Architecture", "architectures", "summary"]
@@ -275,6 +276,24 @@ def vocabulary(
     with errors_of(source):
         WordPiece(pieces[:rows], special_tokens=special_tokens)
     return tuple(pieces[:rows])
+
+
+def subword_fields(subwords: Subwords, special_tokens: SpecialTokens, rows: int, source: object) -> dict[str, Any]:
+    """The fields of a bundle for a tokenizer other than WordPiece; a ValueError if the embedding does not fit it.
+
+    Args:
+        subwords: the tokenizer.
+        special_tokens: of the vocabulary.
+        rows: of the embedding.
+        source: of the tokenizer, for messages.
+    """
+    pieces = subwords.pieces
+    if len(pieces) > rows:
+        raise ValueError(f"{source}: its tokenizer has {len(pieces):,} pieces, and the embedding {rows:,} rows")
+    if missing := [piece for piece in special_tokens.pieces if piece not in pieces]:
+        raise ValueError(f"{source}: its tokenizer has no piece {', '.join(missing)}, of the special tokens")
+    fields = {"vocab": pieces, "tokenizer": subwords.to_json(), "special_tokens": special_tokens}
+    return fields | {"lowercase": "lowercase" in subwords.steps}
 
 
 def looks_uncased(pieces: Sequence[str]) -> bool:

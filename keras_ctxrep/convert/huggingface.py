@@ -545,14 +545,9 @@ def _preparation(folder: Path, model: SourceOptions, config: Config, layout: Lay
     special = _special_tokens(options, ROBERTA_TOKENS if subwords else layout.special_tokens)
     if subwords:
         special = replace(special, separators=_separators(tokenizer) or special.separators)
-        rows, pieces = config.vocabulary_size, len(subwords.pieces)
-        if pieces > rows:
-            raise ValueError(f"{folder}: its tokenizer has {pieces:,} pieces, and the embedding {rows:,} rows")
-        if missing := [piece for piece in special.pieces if piece not in subwords.pieces]:
-            raise ValueError(f"{folder}: its tokenizer has no piece {', '.join(missing)}, of the special tokens")
+        fields = common.subword_fields(subwords, special, config.vocabulary_size, folder)
         _warn_of_added_tokens(folder, tokenizer, options, special)
-        fields = {"vocab": subwords.pieces, "tokenizer": subwords.to_json(), "lowercase": "lowercase" in subwords.steps}
-        return fields | {"special_tokens": special, "max_length": max_length}
+        return fields | {"max_length": max_length}
     if exists[VOCAB]:
         source, pieces = paths[VOCAB], read_vocab(paths[VOCAB])
     elif exists[TOKENIZER]:

@@ -67,7 +67,7 @@ KINDS = {  # class of KerasHub -> family, class of `transformers`
     for name, family in FAMILIES_THERE.items()
     for theirs, ending in _ENDINGS.items()
 }
-NEEDED = "a Backbone, TextEmbedder, MaskedLM or TextClassifier of Bert, DistilBert, Electra or Roberta"
+NEEDED = "a Backbone, TextEmbedder, MaskedLM or TextClassifier of Bert, DistilBert, Electra or Roberta is needed"
 POOLER, TYPES = "pooled_dense/", "type_embedding/embeddings"  # start of the paths of its weights; no table there
 TASK = "task.json"  # of a preset with a head
 FOREIGN = ("model.safetensors", "pytorch_model.bin", "modules.json")  # whose config.json would be replaced
@@ -110,10 +110,10 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
         ValueError: no such model of KerasHub, no tokenizer, or weights that are not in the weight map.
         ImportError: `keras_hub` is not installed.
 
-    >>> read(None)
+    >>> read(None)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    ValueError: a NoneType: a Backbone, TextEmbedder, MaskedLM or TextClassifier of Bert, DistilBert, Electra or Roberta
+    ValueError: a NoneType: a Backbone, TextEmbedder, MaskedLM or TextClassifier of Bert, ... is needed
     """
     hub = package("keras_hub", "hub").models
     where = f"the {type(source).__name__}"  # for messages
@@ -212,7 +212,8 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     if lost:
         common.warn_left_out(folder, "; ".join(lost))
     if (difference := _difference(model, backbone, bundle.family, config)) > 1e-5:
-        why = "epsilon of layer norms" if config.activation == own.activation else "form of gelu"
+        form = "tanh" if own.activation == "gelu_tanh" else "exact"
+        why = "epsilon of layer norms" if config.activation == own.activation else f"{form} form of gelu"
         warnings.warn(f"{folder}: KerasHub's top layer differs by up to {difference:.1e}, for its {why}", stacklevel=2)
 
 
@@ -295,11 +296,9 @@ def _as_in_kerashub(tensor: Tensor, config: Config) -> Tensor:
     elif name.endswith("/attention_output/kernel"):
         shape = (*heads, config.width)
     tensor = tensor._replace(name=name.replace("/output/bias", "/output_bias"), shape=shape, forth=None, back=None)
-    return (
-        tensor
-        if shape == joined
-        else tensor._replace(forth=lambda x: x.reshape(joined), back=lambda x: x.reshape(shape))
-    )
+    if shape == joined:
+        return tensor
+    return tensor._replace(forth=lambda x: x.reshape(joined), back=lambda x: x.reshape(shape))
 
 
 def _config(backbone: Any, family: str, pooler: bool) -> Any:
@@ -316,20 +315,8 @@ def _preparation(source: Any, tokenizer: Any, config: Config, where: str, family
         needed = f"{FAMILIES_THERE[family].classes}Tokenizer"
         raise ValueError(f"{where}: it has no vocabulary; give tokenizer=, a {needed}")
     if hasattr(tokenizer, "merges"):
-        special = ROBERTA_TOKENS
-        subwords = merges(tokenizer.vocabulary, "\n".join(tokenizer.merges), where, special.pieces)
-        if missing := [piece for piece in special.pieces if piece not in subwords.pieces]:
-            raise ValueError(f"{where}: its tokenizer has no piece {', '.join(missing)}, of the special tokens")
-        if (count := len(subwords.pieces)) != config.vocabulary_size:
-            raise ValueError(
-                f"{where}: its tokenizer has {count:,} pieces, and {config.vocabulary_size:,} have a vector"
-            )
-        return {
-            "vocab": subwords.pieces,
-            "tokenizer": subwords.to_json(),
-            "lowercase": False,
-            "special_tokens": special,
-        }
+        subwords = merges(tokenizer.vocabulary, "\n".join(tokenizer.merges), where, ROBERTA_TOKENS.pieces)
+        return common.subword_fields(subwords, ROBERTA_TOKENS, config.vocabulary_size, where)
     if not tokenizer.split or tokenizer.suffix_indicator != "##":
         settings = f"split={tokenizer.split} and {tokenizer.suffix_indicator!r}"
         raise ValueError(f"{where}: its tokenizer has {settings}; True, '##'")
