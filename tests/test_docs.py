@@ -64,6 +64,7 @@ REASONS = {
     ("docs/how-to/web.md", "npm install"): "needs a package index",
     ("docs/explanation/results/pretraining.md", "ctxrep pretrain elmo"): "takes hours, on other corpora",
     ("docs/explanation/results/vectors.md", "ctxrep distill MINILM"): "takes hours, on other corpora",
+    ("docs/explanation/results/vectors.md", "ctxrep distill TEACHER"): "takes a large teacher and other corpora",
     ("docs/explanation/results/pretraining.md", "ctxrep pretrain bert"): "takes hours, on other corpora",
 }
 
