@@ -8,6 +8,7 @@ import keras
 import tokenizers
 
 from keras_ctxrep import backend, checks, tasks, updates
+from keras_ctxrep.layers.initializers import no_random_weights
 from keras_ctxrep.models import bert, stack, static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import Model, copy_weights
@@ -57,7 +58,8 @@ class ModelFolder(NamedTuple):
     def encoder(self) -> "ModelFolder":
         """The encoder alone, a copy, with the task "embed"."""
         bundle = encoder_bundle(self.model, self.bundle)
-        encoder = build(bundle)
+        with no_random_weights():
+            encoder = build(bundle)
         copy_weights(self.model, encoder)
         return ModelFolder(encoder, bundle)
 
@@ -130,7 +132,8 @@ def _check_described(model: keras.Model, bundle: Bundle) -> None:
     outputs = set(model.output if isinstance(model.output, dict) else model.output_names)
     lost = [f"the output {name!r}" for name in sorted(outputs - _outputs(bundle))]
     if not (lost or isinstance(model, Model)):  # a network of the user's own, whose outputs happen to have these names
-        described = {layer.name for layer in build(bundle).layers if layer.weights}
+        with no_random_weights():
+            described = {layer.name for layer in build(bundle).layers if layer.weights}
         lost = [f"the layer {layer.name!r}" for layer in model.layers if layer.weights and layer.name not in described]
     if lost:
         raise ValueError(
@@ -183,7 +186,8 @@ def restore(folder: str | Path, bundle: Bundle, merged: bool = True) -> keras.Mo
         checks.make(FAMILIES[bundle.family].config, bundle.config, "config")
         if bundle.extra_embeddings:
             checks.make(static.Config, bundle.extra_embeddings, "extra_embeddings")
-        model = build(bundle)
+        with no_random_weights():
+            model = build(bundle)
     except (TypeError, ValueError, backend.OUT_OF_MEMORY) as error:
         raise ValueError(f"{path.with_name(bundles.NAME)}: {checks.first_line(error)}") from error
     if bundles.WEIGHTS not in bundle.files:

@@ -20,6 +20,7 @@ from keras_ctxrep.atomic import atomic_folder, reserve
 from keras_ctxrep.checks import errors_of, most, regular
 from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, single
+from keras_ctxrep.layers.initializers import no_random_weights
 from keras_ctxrep.models import elmo
 from keras_ctxrep.text.artifacts import VOCAB, visible
 from keras_ctxrep.text.bundle import Bundle
@@ -75,8 +76,7 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
         _leave_identities_out(config, stored, path)
         check(tensors, stored, path)
         vocab = _vocabulary(path.parent, config.words) if config.words else ()
-        # zeros, since random initial values of the largest weights would take a second and 100 MB
-        with keras.saving.custom_object_scope({"glorot_uniform": keras.initializers.Zeros}):
+        with no_random_weights():
             model = elmo.encoder(config, config.dropout)
         fill(model, tensors, stored, path)
     return model, Bundle("elmo", "embed", asdict(config), max_length=128, vocab=vocab)

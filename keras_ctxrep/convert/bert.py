@@ -10,6 +10,7 @@ from keras_ctxrep import tasks
 from keras_ctxrep.checks import errors_of, most, of_kind, warn
 from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import Tensor, check, fill
+from keras_ctxrep.layers.initializers import no_random_weights
 from keras_ctxrep.models import bert
 from keras_ctxrep.models.families import FAMILIES, Family
 from keras_ctxrep.models.model import copy_weights
@@ -236,7 +237,8 @@ def load(
     fields = {"max_length": config.max_positions} | fields
     fields |= {"task": task} if task in FAMILIES[family].pretraining else tasks.bundle_fields(task, pairs)
     bundle = Bundle(family, config=asdict(config), **fields)
-    model = build(bundle)
+    with no_random_weights():
+        model = build(bundle)
     fill(model, weight_map, stored, source)
     return model, bundle
 

@@ -16,6 +16,7 @@ from keras_ctxrep.checks import errors_of
 from keras_ctxrep.convert.bert import ACTIVATIONS, DTYPES
 from keras_ctxrep.convert.options import SourceOptions
 from keras_ctxrep.convert.weights import StoredTensor, Tensor, check, fill
+from keras_ctxrep.layers.initializers import no_random_weights
 from keras_ctxrep.models import lm
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.subwords import Subwords
@@ -84,7 +85,8 @@ def read(
     zeros = StoredTensor((rows,), "float32", lambda index: np.zeros(rows, np.float32)[index])
     stored = {**stored, tensors[-1].name: zeros}
     check(tensors, stored, source, ignored, DTYPES)
-    model = lm.language_model(config, rows)
+    with no_random_weights():
+        model = lm.language_model(config, rows)
     fill(model, tensors, stored, source)
     return model, bundle
 

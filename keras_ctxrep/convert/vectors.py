@@ -16,6 +16,7 @@ import numpy as np
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.checks import errors_of, of_kind, warn
 from keras_ctxrep.convert.weights import check_finite
+from keras_ctxrep.layers.initializers import no_random_weights
 from keras_ctxrep.models import static
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import OPENERS, lines, naming_damage, open_binary
@@ -77,8 +78,7 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
     lowercase = all(word == word.lower() for word in vocab[1:])
     with errors_of(path):
         config = static.Config(words=len(vocab), width=rows.shape[1], lowercase=lowercase, **ngrams)
-    # zeros, since random initial values of the whole table would take seconds
-    with keras.saving.custom_object_scope({"uniform": keras.initializers.Zeros}):
+    with no_random_weights():
         model = static.encoder(config)
     model.get_layer("word_embedding").set_weights([rows])
     return model, Bundle("static", "embed", asdict(config), max_length=128, vocab=vocab)

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_ctxrep.layers.causal import CausalTransformerBlock, GatedConvolution, by_head
 from keras_ctxrep.layers.dropout import Dropout
+from keras_ctxrep.layers.initializers import RandomWeights
 from keras_ctxrep.layers.layer import Layer
 from keras_ctxrep.layers.softmax import MASKED, masked_softmax
 from keras_ctxrep.layers.transformer import norm
@@ -288,8 +289,8 @@ class MemoryAttention(Layer):
             raise ValueError(f"heads={self.heads} does not divide the width {width}")
         if memory_shape[-1] != 2 * width:
             raise ValueError(f"memory of width {memory_shape[-1]}; keys and values have {2 * width}")
-        start = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
         for name in ("query", "output"):
+            start = RandomWeights(keras.initializers.TruncatedNormal(stddev=self.initializer_range))
             dense = keras.layers.Dense(width, kernel_initializer=start, name=name, dtype=self.dtype_policy)
             dense.build((None, width))
             setattr(self, f"{name}_dense", dense)

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_ctxrep.layers import cpu
+from keras_ctxrep.layers.initializers import RandomWeights
 from keras_ctxrep.layers.streams import StreamLayer
 
 __all__ = ["ProjectedLSTM"]
@@ -74,15 +75,19 @@ class ProjectedLSTM(StreamLayer):
         return self.projection or self.units
 
     def build(self, input_shape) -> None:
-        self.kernel = self.add_weight(name="kernel", shape=(input_shape[-1], 4 * self.units))
-        self.recurrent_kernel = self.add_weight(name="recurrent_kernel", shape=(self.width, 4 * self.units))
-        self.bias = self.add_weight(name="bias", shape=(4 * self.units,), initializer="zeros")
+        gates = 4 * self.units
+        self.kernel = self._random("kernel", (input_shape[-1], gates))
+        self.recurrent_kernel = self._random("recurrent_kernel", (self.width, gates))
+        self.bias = self.add_weight(name="bias", shape=(gates,), initializer="zeros")
         if self.projection is not None:
-            self.projection_kernel = self.add_weight(name="projection_kernel", shape=(self.units, self.projection))
+            self.projection_kernel = self._random("projection_kernel", (self.units, self.projection))
         # of gates and states: weights may be in half precision
         self.state_dtype = "float64" if self.variable_dtype == "float64" else "float32"
         if self.streams:
             self.add_state(self.width + self.units, self.state_dtype)
+
+    def _random(self, name, shape):
+        return self.add_weight(name=name, shape=shape, initializer=RandomWeights("glorot_uniform"))
 
     def call(self, x, mask, state=None, training=None) -> Any:
         mask = ops.cast(ops.transpose(mask)[:, :, None], self.state_dtype)  # (T, B, 1)

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_ctxrep.layers.embedding import note, take_rows
+from keras_ctxrep.layers.initializers import RandomWeights
 from keras_ctxrep.layers.layer import Layer
 
 __all__ = ["TiedSoftmax", "VocabularySoftmax"]
@@ -75,7 +76,7 @@ class VocabularySoftmax(Layer):
 
     def build(self, input_shape) -> None:
         width = input_shape[-1]
-        spread = keras.initializers.RandomNormal(0, width**-0.5)
+        spread = RandomWeights(keras.initializers.RandomNormal(0, width**-0.5))
         shape = (self.vocabulary_size, width)
         # without autocast: a cast of the whole kernel would cost as much as the full softmax
         self.kernel = self.add_weight(name="softmax_kernel", shape=shape, initializer=spread, autocast=False)

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_ctxrep.layers import cpu
 from keras_ctxrep.layers.dropout import Dropout
+from keras_ctxrep.layers.initializers import RandomWeights
 from keras_ctxrep.layers.layer import Configured, Layer
 from keras_ctxrep.layers.softmax import masked_softmax
 
@@ -142,7 +143,7 @@ class TransformerBlock(Layer):
             return layer
 
         def dense(name, units, inputs):
-            start = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+            start = RandomWeights(keras.initializers.TruncatedNormal(stddev=self.initializer_range))
             return part(lambda **kw: keras.layers.Dense(units, kernel_initializer=start, **kw), name, (None, inputs))
 
         def norm(name):
@@ -289,7 +290,7 @@ class PositionEmbedding(Configured, keras.layers.Layer):
         self.positions, self.initializer_range = positions, initializer_range
 
     def build(self, input_shape) -> None:
-        start = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+        start = RandomWeights(keras.initializers.TruncatedNormal(stddev=self.initializer_range))
         self.table = self.add_weight(name="table", shape=(self.positions, input_shape[-1]), initializer=start)
 
     def call(self, x, count=None) -> Any:
@@ -352,7 +353,7 @@ class RelativePositionBias(Configured, keras.layers.Layer):
         self.initializer_range = initializer_range
 
     def build(self, input_shape) -> None:
-        start = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+        start = RandomWeights(keras.initializers.TruncatedNormal(stddev=self.initializer_range))
         self.table = self.add_weight(name="table", shape=(self.buckets, self.heads), initializer=start)
 
     def call(self, x) -> Any:

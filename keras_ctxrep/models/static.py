@@ -12,6 +12,7 @@ from keras_ctxrep import checks
 from keras_ctxrep.backend import tf
 from keras_ctxrep.checks import Fraction, Range, RowCount, Size, check_config
 from keras_ctxrep.layers import Dropout, Embedding, MaskedPooling, SubwordEmbedding, WindowMean, ZeroPadding
+from keras_ctxrep.layers.initializers import RandomWeights
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.text.retrieval import mean_rows
 
@@ -83,7 +84,8 @@ def encoder(config: Config) -> keras.Model:
     inputs["mask"] = keras.Input((None,), dtype="int32", name="mask")
     ids = inputs[names[0]]
     rows = config.words + (0 if config.pieces else config.buckets + 1)
-    x = Embedding(rows, config.width, trainable=config.trainable, name="word_embedding")(ids)
+    settings: dict[str, Any] = {"embeddings_initializer": RandomWeights("uniform"), "name": "word_embedding"}
+    x = Embedding(rows, config.width, trainable=config.trainable, **settings)(ids)
     if config.buckets:  # (B, T, G, D) -> (B, T, D)
         x = MaskedPooling("mean", name="subword_mean")(x, mask=ops.not_equal(ids, 0))
     if config.dropout:

@@ -15,6 +15,7 @@ from keras import layers as klayers
 from keras_ctxrep import checks
 from keras_ctxrep.checks import Depth, Fraction, RowCount, Size
 from keras_ctxrep.layers import Bias, Dropout, ReversibleEmbedding, TakePositions, TransformerBlock, ZeroPadding
+from keras_ctxrep.layers.initializers import RandomWeights
 from keras_ctxrep.layers.transformer import ACTIVATIONS
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.text.tokens import SpecialTokens
@@ -68,7 +69,7 @@ class Config:
     @property
     def initializer(self) -> keras.initializers.Initializer:
         """Of kernels and tables."""
-        return keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+        return RandomWeights(keras.initializers.TruncatedNormal(stddev=self.initializer_range))
 
 
 _C = TypeVar("_C", bound=Config)

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import keras
 
 from keras_ctxrep import saving, zoo
 from keras_ctxrep.checks import of_kind
+from keras_ctxrep.layers.initializers import no_random_weights
 from keras_ctxrep.models import heads, lm, stack, static
 from keras_ctxrep.models.families import FAMILIES, Family, depths
 from keras_ctxrep.models.model import copy_weights
@@ -75,7 +77,8 @@ def assemble(
     if not pooler:  # of the head, and learned with it
         config |= {"pooler": True}
     bundle = replace(bundle, config=config, card="" if options.from_scratch else bundle.card)
-    model = saving.build(bundle)
+    with no_random_weights() if pooler and not options.from_scratch else nullcontext():
+        model = saving.build(bundle)
     by_layer = depths(model)
     if not options.from_scratch:
         copy_weights(pretrained, model, skip=() if pooler else ["pooler"])
