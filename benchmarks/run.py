@@ -3,7 +3,7 @@
     python benchmarks/run.py --all --quick                                   # tiny sizes: do they still run?
     python benchmarks/run.py bert elmo --peers peers/bin/python --data FOLDER --out results/RUN.json
     python benchmarks/run.py --list
-    python benchmarks/run.py --page benchmarks/results/RUN.json              # writes docs/performance.md
+    python benchmarks/run.py --page benchmarks/results/RUN.json ...          # writes docs/performance.md
 
 A benchmark is a script with arguments, run in a process of its own. `--quick` needs no data: it writes a few rows of
 each set itself, and runs as many at once as there are cores, so its seconds mean nothing. Without it they run one after
@@ -174,6 +174,8 @@ BENCHMARKS = {
     "static": Benchmark(
         f"static.py --corpus {TEXT} --pairs {PAIRS}",
         "--passes 1 --models skipgram --trainers keras_ctxrep gensim",
+        "--passes 5 --trainers keras_ctxrep gensim",
+        peers="--peers {peers}",
         needs=("data",),
     ),
     "text": Benchmark(f"text.py {TEXT}", needs=("data",)),
@@ -336,7 +338,9 @@ def main() -> int:
     parser.add_argument("--data", type=Path, metavar="FOLDER")
     parser.add_argument("--more", default="", metavar="ARGUMENTS", help="of every script, as --more='--rounds 3'")
     parser.add_argument("--out", type=Path, metavar="FILE.json")
-    parser.add_argument("--page", type=Path, metavar="FILE.json", help="write docs/performance.md from such a file")
+    parser.add_argument(
+        "--page", type=Path, nargs="+", metavar="FILE.json", help="write docs/performance.md from such files"
+    )
     args = parser.parse_args()
     if args.list:
         for name, benchmark in BENCHMARKS.items():

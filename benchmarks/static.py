@@ -1,8 +1,8 @@
 """Training of static word vectors: words per second of CPU time, and WordSim-353, against gensim and fastText.
 
-    PYTHONPATH=PEERS python benchmarks/static.py --corpus train.txt --pairs EN-WS-353-ALL.txt [--passes 3] [--rounds 2]
+    python benchmarks/static.py --corpus train.txt --pairs EN-WS-353-ALL.txt --peers PYTHON [--passes 3] [--rounds 2]
 
-PEERS is the site-packages folder of an environment with gensim or fasttext-wheel; what is missing there is left out.
+PYTHON is that of an environment with gensim or fasttext-wheel, and tokenizers; what is missing there is left out.
 All get the same words, in lower case, min_count 5, 100 dimensions, window 5, 5 noise words, n-grams in 200,000
 buckets, and one thread. Trainers take turns, each in a process of its own; a round has a seed of its own. CPU seconds
 are those of the passes over the corpus ("loop", with ours the tracing of its graph, with fastText the counting of
@@ -112,7 +112,8 @@ def correlation(vectors: dict, path: Path) -> tuple[float, int]:
 
 def one(name: str, model: str, args: argparse.Namespace, folder: Path, seed: int) -> dict | None:
     """A round of a trainer in a process of its own; None if its package is missing."""
-    command = [sys.executable, __file__, "--one", name, "--model", model, "--folder", str(folder)]
+    python = sys.executable if name.startswith("keras_ctxrep") else args.peers
+    command = [python, __file__, "--one", name, "--model", model, "--folder", str(folder)]
     command += [
         "--corpus",
         str(args.corpus),
@@ -141,6 +142,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=Path, required=True, metavar="FILE")
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--peers", default=sys.executable, metavar="PYTHON", help="interpreter with gensim or fasttext")
     parser.add_argument("--trainers", nargs="+", choices=tuple(TRAINERS), default=tuple(TRAINERS))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--one", choices=tuple(TRAINERS), help=argparse.SUPPRESS)

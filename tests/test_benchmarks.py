@@ -35,10 +35,10 @@ def test_every_script_is_in_the_table():
 
 def test_page_has_the_figures():
     page = (ROOT / "docs" / "performance.md").read_text("utf-8")
-    name = re.search(r"benchmarks/results/([\w.-]+\.json)", page)
-    assert name
-    record = json.loads((FOLDER / "results" / name[1]).read_text("utf-8"))
-    assert not record["quick"] and page == module("page").text(record, name[1])
+    names = re.findall(r"benchmarks/results/([\w.-]+\.json)", page)
+    records = {name: json.loads((FOLDER / "results" / name).read_text("utf-8")) for name in names}
+    assert records and not any(record["quick"] for record in records.values())
+    assert page == module("page").text(records)
 
 
 def test_page_compares_with_the_first_row():
@@ -50,6 +50,18 @@ def test_page_compares_with_the_first_row():
     *_, ours, theirs = page.table(page.tables({"benchmarks": [{"rows": [about | row for row in rows]}]})["t"])
     assert ours == "| ours | 20.0 | 1.00 | 4.0 | 10.0 | 50% | 900 |"
     assert theirs == "| theirs | 30.0 | 1.50 |  |  |  |  |"
+
+
+def test_engines_that_read_different_numbers_of_sentences_are_compared_by_sentence():
+    page, about = module("page"), {"table": "t", "precision": "float32", "operations": None, "rate": None}
+    rows = [
+        {"engine": "keras_ctxrep", "seconds": [8.0], "sentences": 4},
+        {"engine": "KerasHub", "seconds": [3.0], "sentences": 1},
+        {"engine": "keras_ctxrep bf16", "seconds": [4.0], "sentences": 4},
+        {"engine": "transformers bf16", "seconds": [2.0], "sentences": 4},
+    ]
+    found = page.ratios({"benchmarks": [{"rows": [about | row for row in rows]}]})
+    assert found == {("t", "float32"): (1.5, "KerasHub"), ("t", "bfloat16"): (0.5, "transformers bf16")}
 
 
 OFTEN = ("bert", "elmo", "first_calls", "serving", "static", "tflite")
