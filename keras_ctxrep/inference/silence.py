@@ -51,13 +51,14 @@ def missing(packages: Iterable[str]) -> Iterator[None]:
             del sys.modules[name]
 
 
-_unused: list[str] = []
+# JAX, for which TensorFlow has a converter to .tflite, takes it a second of CPU time where it is installed
+_unused: list[str] = ["jax"]
 
 
 def leave_out_unused() -> None:
     """Has TensorFlow, when it starts, find none of the packages that it imports for uses that no command has.
 
-    They are 270 MB and three seconds where they are installed.
+    They are 270 MB and three seconds where they are installed. A script may use them with Keras, but for JAX.
     """
     _unused[:] = "jax", "matplotlib", "pandas", "sklearn"
 
