@@ -15,6 +15,7 @@ NAMES = {  # module -> what it registers with Keras
         "SinusoidalPositions SpanMean SpanPooling SubwordEmbedding TakePositions TiedSoftmax "
         "TransformerBlock TransformerDecoderBlock TwoWayAttention VocabularySoftmax WindowMean ZeroPadding"
     ),
+    "keras_ctxrep.layers.initializers": "RandomWeights",
     "keras_ctxrep.layers.transformer": "gelu_tanh",
     "keras_ctxrep.models.model": "Model",
     "keras_ctxrep.models.static": "Trainer",
