@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from keras_ctxrep import tasks, zoo
 from keras_ctxrep.inference.predictor import Engine
-from keras_ctxrep.inference.silence import quiet_stderr, start_backend
+from keras_ctxrep.inference.silence import quiet_stderr, start_backend, start_tensorflow
 from keras_ctxrep.options import ENGINES, KERAS, LITERT
 from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
@@ -60,6 +60,7 @@ def open_model(
 
             return LiteRTEngine(files, bundle, threads or 1)
         if not (files / bundles.NAME).is_file():
+            start_tensorflow()
             from keras_ctxrep_export.saved_model import SavedModelEngine
 
             return SavedModelEngine(path, bundle, search)
