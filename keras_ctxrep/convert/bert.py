@@ -204,7 +204,8 @@ def multiplied_out(model: keras.Model, bundle: Bundle) -> tuple[keras.Model, Bun
     if bundle.config.get("embedding_width") is None:
         return model, bundle
     plain = replace(bundle, config=bundle.config | {"embedding_width": None})
-    own = build(plain)
+    with no_random_weights():
+        own = build(plain)
     copy_weights(model, own, skip=["token_embedding"])
     own.get_layer("token_embedding").set_weights([token_vectors(model)])
     return own, plain

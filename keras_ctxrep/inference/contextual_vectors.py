@@ -14,6 +14,7 @@ from keras_ctxrep.checks import of_kind
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Run
 from keras_ctxrep.layers import ScalarMix
+from keras_ctxrep.layers.initializers import no_random_weights
 from keras_ctxrep.models import elmo
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
@@ -144,4 +145,7 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
 
 def _encoder(model: keras.Model, bundle: Bundle) -> keras.Model:
     """The model itself if it is an encoder; else a new one of its sizes, to which the weights are yet to be copied."""
-    return model if "layers" in model.output else saving.build(saving.encoder_bundle(model, bundle))
+    if "layers" in model.output:
+        return model
+    with no_random_weights():
+        return saving.build(saving.encoder_bundle(model, bundle))

@@ -14,6 +14,7 @@ import numpy as np
 from keras_ctxrep import saving, zoo
 from keras_ctxrep.checks import of_kind, warn
 from keras_ctxrep.deprecated import moved
+from keras_ctxrep.layers.initializers import no_random_weights
 from keras_ctxrep.models import elmo, lm
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
@@ -72,7 +73,8 @@ def _pretrain(
     settings = {"folder": out, "identity": run.identity, "source": source}
     history = _fit(model, plan, eval_model, options, report, callbacks, **settings)
     if eval_model is not None:  # the saved model reads whole sentences
-        plain = saving.build(plan.bundle)
+        with no_random_weights():
+            plain = saving.build(plan.bundle)
         copy_weights(model, plain)
         model = plain
     if is_chief(strategy):
