@@ -320,6 +320,11 @@ class Counted(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Masked(Options):
+    whole_words: bool = option(False, "data bert  mask all pieces of a word together")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Schedule(Logged, Run):
     """Length of a run, its learning rate, evaluations, checkpoints and logs."""
 
@@ -362,12 +367,11 @@ class Corpus(Cut, Seeded):
     min_count=option(2, "elmo lm  minimum count of a word in a learned vocabulary"),
     cased=option(False, "bert: keep case and accents\nlm: --units pieces: keep case and accents"),
 )
-class Text(Counted, Corpus):
+class Text(Counted, Masked, Corpus):
     """Text and vocabulary of pretraining."""
 
     vocab: AnyPath | None = optional("data FILE  vocabulary, an entry a line (default: of the corpus, or that of init)")
     vocab_size: int = option(8000, "data >0  entries of a learned vocabulary, at most")
-    whole_words: bool = option(False, "data bert  mask all pieces of a word together")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -474,13 +478,14 @@ class Preparation(Text, Parallel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scoring(Reading):
-    """Options of `recipes.score`: for task models, and of language models what they are compared with."""
+class Scoring(Masked, Reading):
+    """Options of `recipes.score`: for task models, of language models what they are compared with, and of masks."""
 
     compare_ngram: Sequence | None = optional("""FILE ...  a language model: the text that it was trained on, of which
         n-grams are counted and scored beside it""")
     order: int = option(5, "N >=1 <=10  words of the longest of these n-grams")
     positive: str | None = optional("LABEL  classify: that of `f1` (default: as in training, or the second of two)")
+    max_length: int | None = optional(">=5  a BERT pretrainer: pieces of an example (default: as in its folder)")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,8 @@ class Score(Scoring, Command[Any]):
         which the state is carried from the first to the last, the same per word, and bits per character; with
         `compare_ngram`, beside them the figures of interpolated modified Kneser-Ney n-grams (Chen & Goodman 1999) of
         the same tokens, counted in that text line by line. A BERT pretrainer: MLM and NSP accuracy, on text, 15% of
-        whose pieces are masked one by one however it was trained. A task model: `Task.evaluate`; malformed examples
-        are left out and counted under "skipped" with `skip_bad`.
+        whose pieces are masked, one by one or with `whole_words`, however it was trained. A task model:
+        `Task.evaluate`; malformed examples are left out and counted under "skipped" with `skip_bad`.
 
         In Python, `folder` may be a `Model`, with its present weights, and `data` as in `reading.read`. No figure
         depends on `batch_size`, but with `carry_state`, whose streams it counts.
@@ -59,7 +59,7 @@ class Score(Scoring, Command[Any]):
         super().__post_init__()
         if sum(value is not None for value in (self.data, self.analogies, self.word_pairs)) != 1:
             raise Usage("give one of --data, --analogies and --word-pairs")
-        names = ("carry_state", "columns", "skip_bad", "positive", "predictions")
+        names = ("carry_state", "columns", "skip_bad", "positive", "predictions", "whole_words", "max_length")
         if self.data is None:
             self._leave_out((*names, "lm"), ": word vectors are scored by words alone")
         elif self.lm:
@@ -96,7 +96,7 @@ class Score(Scoring, Command[Any]):
         folder: Any = self.folder
         name, engine = (folder, open_model(folder)) if isinstance(folder, str | Path) else (str(folder), folder.engine)
         engine, bundle = engine if engine.exported else engine.keras, engine.bundle
-        scoring.check_counts(name, bundle, self)
+        scoring.check_options(name, bundle, self)
         if engine.exported and (bundle.task not in tasks.SERVED or self.carry_state):
             raise ValueError(f"{name}: an export of the task {bundle.task!r}: score the model folder it is of")
         if self.carry_state and bundle.task not in scoring.CARRYING:
@@ -114,7 +114,7 @@ class Score(Scoring, Command[Any]):
             scored = f"a {bundle.task} is scored on running text, a sentence a line"
             raise ValueError(f"{data}: rows of a table, and {scored}")
         score_text = (scoring.CARRYING if self.carry_state else scoring.PRETRAINING)[bundle.task]
-        figures = score_text(engine.keras.model, bundle, data, self.batch_size)
+        figures = score_text(engine.keras.model, bundle, data, self.batch_size, self)
         return figures if self.compare_ngram is None else figures | scoring.score_counts(bundle, data, figures, self)
 
     def show(self, result: Any) -> None:

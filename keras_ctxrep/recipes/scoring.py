@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,11 @@ __getattr__ = moved(__name__, "keras_ctxrep.commands.score")
 __all__ = ["score_sentences"]
 
 
-def check_counts(folder: str | Path, bundle: Bundle, options: Scoring) -> None:
-    """Raises a ValueError where n-grams are asked for beside a model that predicts no text from its left side."""
+def check_options(folder: str | Path, bundle: Bundle, options: Scoring) -> None:
+    """Raises a ValueError where n-grams are asked for beside a model that predicts no text from its left side, or masks
+    of another model than a pretrainer."""
+    if bundle.task != "pretrainer" and (options.whole_words or options.max_length):
+        raise ValueError(f"{folder}: its task is {bundle.task!r}; whole_words and max_length are of a BERT pretrainer")
     if bundle.task not in ("causal_language_model", "language_model"):
         for name in ("compare_ngram", "order"):
             if getattr(options, name) != getattr(Scoring, name):
@@ -71,14 +75,14 @@ def score_counts(bundle: Bundle, data: str | Path, figures: dict, options: Scori
     return shown
 
 
-def _score_language_model(model, bundle: Bundle, data: str | Path, batch_size: int) -> dict:
+def _score_language_model(model, bundle: Bundle, data: str | Path, batch_size: int, _: Scoring) -> dict:
     sentences = (sentence for document in watched(documents([data]), "scoring") for sentence in document)
     scores = _sentence_scores(model, bundle, sentences, batch_size)
     rows = ((1, entry["words"] + 1, entry["forward"], entry["backward"]) for entry in scores)
     return _perplexities(rows, data)
 
 
-def _score_carrying(model, bundle: Bundle, data: str | Path, batch_size: int) -> dict:
+def _score_carrying(model, bundle: Bundle, data: str | Path, batch_size: int, _: Scoring) -> dict:
     return _perplexities(_carried_scores(model, bundle, watched(documents([data]), "scoring"), batch_size), data)
 
 
@@ -148,11 +152,15 @@ def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -
         yield ends, real.sum(), -sums["forward_logits"].sum(), -sums["backward_logits"].sum()
 
 
-def _score_pretrainer(model: keras.Model, bundle: Bundle, data: str | Path, batch_size: int) -> dict:
-    features, text = of_kind(bundle.features, WordPieceFeatures), watched(documents([data]), "reading")
+def _score_pretrainer(model: keras.Model, bundle: Bundle, data: str | Path, batch_size: int, options: Scoring) -> dict:
+    length, most = options.max_length or bundle.max_length, bundle.config["max_positions"]
+    if length > most:
+        raise ValueError(f"max_length={length}: this model reads {most} pieces at most")
+    features = of_kind(replace(bundle, max_length=length).features, WordPieceFeatures)
+    text, masking = watched(documents([data]), "reading"), Masking(features.wordpiece, whole_words=options.whole_words)
     next_sentence = "nsp_logits" in model.output
     segments = segment_pairs if next_sentence else single_segments
-    examples = masked_once(text, features, Masking(features.wordpiece), segments=segments)
+    examples = masked_once(text, features, masking, segments=segments)
     if not examples:
         raise ValueError("no pair of segments in this text: one sentence a line, an empty line between documents")
     batches = pipeline.segments(features, examples, batch_size, next_sentence=next_sentence)
@@ -213,7 +221,7 @@ def _sentence_scores(model, bundle, sentences, batch_size) -> Iterator[dict]:
 SEGMENT = 256  # tokens that a language model in one direction reads at a time; no figure depends on it
 
 
-def _score_causal_model(model, bundle: Bundle, data: str | Path, batch_size: int) -> dict:
+def _score_causal_model(model, bundle: Bundle, data: str | Path, batch_size: int, _: Scoring) -> dict:
     """Perplexity of running text, read in one stream from its first line to its last.
 
     Per word: of the words of BERT's split and the ends of lines, whatever the tokens are; bits per character: of the

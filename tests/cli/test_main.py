@@ -206,6 +206,8 @@ def test_what_is_missing_is_said_before_tensorflow_is_loaded(argv, tmp_path):
             "score {models}/bert/pretrained --data {tmp}/pair.tsv",
             "pair.tsv: rows of a table, and a pretrainer is scored",
         ),
+        ("score {models}/bert/classifier --data {tmp}/pair.tsv --whole-words", "whole_words and max_length are of"),
+        ("score {models}/bert/pretrained --data {models}/corpus.txt --max-length 9999", "max_length=9999: this model"),
         ("score {models}/bert/classifier --data {tmp}/bad.tsv", "bad.tsv:2: 1 fields where the header has 2"),
         ("score {models}/elmo/classifier --data {tmp}/pair.tsv", "pair.tsv:2: a pair of texts"),
         ("score {models}/elmo/classifier --data {tmp}/none.tsv", "none.tsv:3: no label"),

@@ -84,6 +84,8 @@ def test_both_tasks_are_learned_and_measured(folder, corpus):
     assert scores["mlm_accuracy"] > 0.2  # a guess is right once in thirty times
     again = recipes.score(folder, corpus, batch_size=7)
     assert scores == pytest.approx(again)  # no figure depends on the batch
+    shorter = recipes.score(folder, corpus, max_length=12, whole_words=True)
+    assert shorter["pairs"] > scores["pairs"] and 0 < shorter["mlm_accuracy"] < 1
 
 
 def test_prepared_examples(prepared, corpus):
