@@ -1,12 +1,14 @@
 """Writes the weights that come with the package: a model folder in float16, with its model card.
 
     python benchmarks/release.py pretrained --card card.md --name bert_3_384_12/books_wiki_en
+    python benchmarks/release.py second --average first=0.3 --card card.md --name bert_6_384_12/books_wiki_en
     python benchmarks/release.py --graphs
 
-`pretrained` is a folder of `ctxrep pretrain`. The largest difference that rounding makes to the outputs is printed. The
-changes in a folder of benchmarks/answers.py are copied as they are, in float16. Beside the weights is the graph by
-which LiteRT answers without TensorFlow; `--graphs` writes those of all models of the package anew, after a change of a
-bundle.json or of what a model computes.
+`pretrained` is a folder of `ctxrep pretrain` or `ctxrep distill`; with `--average` the weights are the mean of its own
+and of those of another run, which have this share (Wortsman et al. 2022, https://arxiv.org/abs/2203.05482). The largest
+difference that rounding makes to the outputs is printed. The changes in a folder of benchmarks/answers.py are copied as
+they are, in float16. Beside the weights is the graph by which LiteRT answers without TensorFlow; `--graphs` writes
+those of all models of the package anew, after a change of a bundle.json or of what a model computes.
 """
 
 import argparse
@@ -20,7 +22,7 @@ import h5py
 import numpy as np
 
 import keras_ctxrep as ctx
-from keras_ctxrep import saving
+from keras_ctxrep import saving, zoo
 from keras_ctxrep.atomic import atomic_folder
 from keras_ctxrep.options import Tflite
 from keras_ctxrep.places import SHIPPED
@@ -54,6 +56,15 @@ def halve(source: Path, target: Path) -> None:
         old.visititems(copy)
 
 
+def average(folder: Path, given: str, target: Path) -> None:
+    """Writes the mean of the weights of a model folder and of another one, FOLDER=SHARE."""
+    other, _, share = given.rpartition("=")
+    (model, bundle), (second, _) = saving.load(folder), saving.load(zoo.find(other))
+    for weight, more in zip(model.weights, second.weights, strict=True):
+        weight.assign((1 - float(share)) * weight.numpy() + float(share) * more.numpy())
+    saving.save(target, model, bundle)
+
+
 def write_graphs(folder: Path) -> None:
     """Writes the graphs of a model folder: of what answers or encodes, its masked language model, and its encoder."""
     bundle = bundles.load(folder)
@@ -73,6 +84,7 @@ def main() -> None:
     parser.add_argument("--card", type=Path, metavar="FILE.md")
     parser.add_argument("--name", metavar="SIZE/DATASET")
     parser.add_argument("--out", type=Path, default=SHIPPED, metavar="FOLDER", help="(default: in the package)")
+    parser.add_argument("--average", metavar="FOLDER=SHARE", help="the share of the weights of another run")
     parser.add_argument("--graphs", action="store_true", help="write the graphs of all models of --out")
     args = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -83,15 +95,23 @@ def main() -> None:
         return
     if not (args.folder and args.card and args.name):
         parser.error("a folder, --card and --name, or --graphs")
-    bundle = bundles.load(args.folder)
-    out = args.out / args.name
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.folder
+        if args.average:
+            average(args.folder, args.average, folder := Path(temporary) / "average")
+        release(folder, args.out / args.name, args.card)
+
+
+def release(folder: Path, out: Path, card: Path) -> None:
+    """Writes a model folder with a card, in float16, and compares it with the one that it is of."""
+    bundle = bundles.load(folder)
     copy, name = (shutil.copyfile, UPDATES) if UPDATES in bundle.files else (halve, WEIGHTS)
     with atomic_folder(out) as new:
-        copy(args.folder / name, new / name)
-        bundles.save(replace(bundle, card=args.card.read_text(encoding="utf-8")), new)
+        copy(folder / name, new / name)
+        bundles.save(replace(bundle, card=card.read_text(encoding="utf-8")), new)
         write_graphs(new)
     layers = []
-    for model, own in map(saving.load_encoder, (args.folder, out)):
+    for model, own in map(saving.load_encoder, (folder, out)):
         layers.append(np.stack(model(own.features.collate(own.features.encode(TEXTS)))["layers"]))
     size = (out / name).stat().st_size
     print(f"{out}: {size / 1e6:.1f} MB, largest difference in the layers {np.abs(layers[0] - layers[1]).max():.1e}")
