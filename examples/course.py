@@ -135,9 +135,9 @@ for text in [
 
 # %% [markdown]
 # ```text
-# Deep learning [MASK] fun. and 34% , 8% of 8% in 5%
-# She opened the [MASK] and looked out. door 23% table 4% window 4% room 3%
-# He put the [MASK] into the oven and baked it. bread 6% paper 4% wine 2% glass 1%
+# Deep learning [MASK] fun. and 49% , 15% is 5% of 4%
+# She opened the [MASK] and looked out. door 19% table 10% room 4% house 2%
+# He put the [MASK] into the oven and baked it. bread 20% dish 3% paper 1% table 1%
 # ```
 
 # %% [markdown]
@@ -216,7 +216,7 @@ print(np.round(similar.similarity(similar(texts[:1]), similar(texts[1:]))[0], 2)
 
 # %% [markdown]
 # ```text
-# [ 0.53  0.27 -0.09]
+# [ 0.59  0.25 -0.08]
 # ```
 
 # %% [markdown]
