@@ -44,8 +44,7 @@ __all__ = ["score_sentences"]
 
 
 def check_options(folder: str | Path, bundle: Bundle, options: Scoring) -> None:
-    """Raises a ValueError where n-grams are asked for beside a model that predicts no text from its left side, or masks
-    of another model than a pretrainer."""
+    """Raises a ValueError where an option is of another kind of model: n-grams of a language model, masks of a BERT."""
     if bundle.task != "pretrainer" and (options.whole_words or options.max_length):
         raise ValueError(f"{folder}: its task is {bundle.task!r}; whole_words and max_length are of a BERT pretrainer")
     if bundle.task not in ("causal_language_model", "language_model"):
