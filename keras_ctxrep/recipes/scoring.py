@@ -152,10 +152,11 @@ def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -
 
 
 def _score_pretrainer(model: keras.Model, bundle: Bundle, data: str | Path, batch_size: int, options: Scoring) -> dict:
-    length, most = options.max_length or bundle.max_length, bundle.config["max_positions"]
-    if length > most:
-        raise ValueError(f"max_length={length}: this model reads {most} pieces at most")
-    features = of_kind(replace(bundle, max_length=length).features, WordPieceFeatures)
+    if options.max_length is not None:
+        if options.max_length > (most := bundle.config["max_positions"]):
+            raise ValueError(f"max_length={options.max_length}: this model reads {most} pieces at most")
+        bundle = replace(bundle, max_length=options.max_length)
+    features = of_kind(bundle.features, WordPieceFeatures)
     text, masking = watched(documents([data]), "reading"), Masking(features.wordpiece, whole_words=options.whole_words)
     next_sentence = "nsp_logits" in model.output
     segments = segment_pairs if next_sentence else single_segments
