@@ -207,7 +207,11 @@ def _over_base(folder: str | Path, model: keras.Model, bundle: Bundle, merged: b
     """Gives a model the weights of the encoder that its bundle names, with the changes in its folder."""
     base = _base(str(bundle.base.get("name", "")), str(folder))
     if base.bundle.files.get(bundles.WEIGHTS) != bundle.base.get("weights"):
-        raise ValueError(f"{folder}: made over another version of {bundle.base['name']} than the one that is here")
+        name, wrote = bundle.base["name"], bundle.versions.get("keras_ctxrep", "")
+        raise ValueError(
+            f"{folder}: made over another version of {name} than the one that is here; train it again, or save the "
+            f"whole model, load(FOLDER).save(OTHER), with the keras_ctxrep that wrote it ({wrote})"
+        )
     with checks.errors_of(f"{folder}: not the changes of the model in {bundles.NAME}"):
         updates.apply(model, base.model, updates.read(folder), merged)
 
