@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from keras_ctxrep.inference.silence import quiet_stderr, start_backend, start_te
 from keras_ctxrep.options import ENGINES, KERAS, LITERT
 from keras_ctxrep.text import artifacts
 from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.version import install_hint
 
 if TYPE_CHECKING:
     from keras_ctxrep.inference.client import Target
@@ -70,7 +72,12 @@ def open_model(
         automatic = AutoEngine.of(files, bundle, threads, convert=engine == LITERT)
         if automatic is not None:
             return automatic
-    start_backend()
+    try:
+        start_backend()
+    except ImportError as error:
+        if engine == KERAS or find_spec("ai_edge_litert") is not None:
+            raise
+        raise ImportError(f"{error}; the models of the package answer by LiteRT too: {install_hint('edge')}") from None
     from keras_ctxrep import saving
     from keras_ctxrep.inference.keras_engine import KerasEngine
 

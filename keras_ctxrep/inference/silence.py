@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
+from keras_ctxrep.version import install_hint
+
 _redirecting = threading.RLock()  # two threads that redirect at once could leave standard error silent
 
 
@@ -69,11 +71,18 @@ def start_tensorflow() -> None:
 
     Afterwards TensorFlow logs warnings and no INFO, unless TF_CPP_MIN_LOG_LEVEL is set or it has been imported already.
     It uses oneDNN, which is off by default on some CPUs where it is twice as fast, unless TF_ENABLE_ONEDNN_OPTS is set.
+
+    Raises:
+        ImportError: TensorFlow is not installed; the message says what to install.
     """
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     with quiet_stderr(), missing(_unused), _log_level("1"):
-        import tensorflow
-
+        try:
+            import tensorflow
+        except ModuleNotFoundError as error:
+            if error.name != "tensorflow":
+                raise
+            raise ImportError(f"tensorflow is not installed: {install_hint('tf')}") from None
         tensorflow.config.list_physical_devices()
 
 

@@ -1,5 +1,7 @@
 """What an engine does not have is an error that says what has it."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,3 +55,28 @@ def test_the_old_name_of_its_answers(tmp_path):
     engine = engines.open_model(folder)
     with pytest.warns(DeprecationWarning, match="engine.answer now"):
         assert engine.predictor is engine.answer
+
+
+HIDDEN = """
+import sys
+sys.modules |= dict.fromkeys(sys.argv[1].split(","))
+import keras_ctxrep as ctx
+print(ctx.load("sentiment_en", engine=sys.argv[2])("A charming film.")["label"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("hidden", "engine", "answers", "hints"),
+    [
+        ("tensorflow", "auto", True, ()),
+        ("tensorflow,ai_edge_litert", "auto", False, ('pip install "tensorflow', 'pip install "ai-edge-litert')),
+        ("tensorflow,ai_edge_litert", "keras", False, ('pip install "tensorflow',)),
+    ],
+)
+def test_what_a_model_of_the_package_says_to_install(hidden, engine, answers, hints):
+    command = [sys.executable, "-c", HIDDEN, hidden, engine]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.stdout == ("positive\n" if answers else "")
+    last = (process.stderr.splitlines() or [""])[-1]
+    assert last.startswith("ImportError: tensorflow is not installed") is not answers
+    assert last.count("pip install") == len(hints) and all(hint in last for hint in hints)
