@@ -64,20 +64,8 @@ def _distill(teacher, corpus: Sequence[str | Path], out, report, options: Encode
     pieces = of_kind(source.bundle.features, WordPieceFeatures, error).wordpiece
     if "layers" not in source.bundle.config:
         raise ValueError(error)
-    initial = None if options.init is None else saving.load(zoo.find(options.init))
-    if initial is not None and initial.bundle.task not in (PRETRAINER, BILM):  # without the heads of pretraining
-        initial = initial.encoder()
+    initial = _initial(options, family)
     bilm = initial if initial is not None and initial.bundle.task == BILM else None
-    reads = TEXT_SIDES[family]
-    if initial is not None and bilm is None and TEXT_SIDES[initial.bundle.family] is not reads:
-        what = f"{options.init}: a model of the family {initial.bundle.family!r} and the task {initial.bundle.task!r}"
-        raise ValueError(f"{what}; the student has to be a BERT, or an ELMo with its language model")
-    if (BILM in options.learn) != (bilm is not None):
-        raise ValueError("learn: an ELMo, which init names, and no other student, learns its language_model too")
-    if options.pairs and bilm is not None:
-        raise ValueError(f"pairs={options.pairs}: an ELMo reads one text; leave it out")
-    if options.samples is not None and bilm is None:
-        raise ValueError(f"samples={options.samples}: of an ELMo; this student has no softmax over words")
     numbers = _layer_numbers(options, source.bundle.config["layers"], initial)
     parallel = [Path(path) for path in options.parallel or ()]
     if both := {*map(Path, corpus)} & {*parallel}:
@@ -171,6 +159,28 @@ def teacher_of_run(teacher: str | Path, corpus: Sequence[str | Path], out: str |
 
 
 # --------------------------------------------------------------------------------------------------------- the student
+
+
+def _initial(options: EncoderDistillation, family: str) -> ModelFolder | None:
+    """The model that the student begins as, if `options.init` names one: a pretrainer, an encoder or a biLM.
+
+    Raises:
+        ValueError: it reads text in another way than the teacher, or options are of another kind of student.
+    """
+    initial = None if options.init is None else saving.load(zoo.find(options.init))
+    if initial is not None and initial.bundle.task not in (PRETRAINER, BILM):  # without the heads of pretraining
+        initial = initial.encoder()
+    is_bilm = initial is not None and initial.bundle.task == BILM
+    if initial is not None and not is_bilm and TEXT_SIDES[initial.bundle.family] is not TEXT_SIDES[family]:
+        what = f"{options.init}: a model of the family {initial.bundle.family!r} and the task {initial.bundle.task!r}"
+        raise ValueError(f"{what}; the student has to be a BERT, or an ELMo with its language model")
+    if (BILM in options.learn) != is_bilm:
+        raise ValueError("learn: an ELMo, which init names, and no other student, learns its language_model too")
+    if options.pairs and is_bilm:
+        raise ValueError(f"pairs={options.pairs}: an ELMo reads one text; leave it out")
+    if options.samples is not None and not is_bilm:
+        raise ValueError(f"samples={options.samples}: of an ELMo; this student has no softmax over words")
+    return initial
 
 
 def _layer_numbers(options: EncoderDistillation, count: int, initial: ModelFolder | None = None) -> list[int]:
